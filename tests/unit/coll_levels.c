@@ -23,13 +23,7 @@ static char dir[64];
 
 /* Allocations of this thread, but for those of libraries: UCX takes memory as it likes. */
 static _Thread_local long taken;
-#if COUNTED
-void *malloc(size_t n) { taken += OURS; return __libc_malloc(n); }
-void *calloc(size_t k, size_t n) { taken += OURS; return __libc_calloc(k, n); }
-void *realloc(void *p, size_t n) { taken += OURS; return __libc_realloc(p, n); }
-void *aligned_alloc(size_t align, size_t n) { taken += OURS; return __libc_memalign(align, n); }
-int posix_memalign(void **p, size_t align, size_t n) { taken += OURS; return (*p = __libc_memalign(align, n)) ? 0 : 12; }
-#endif
+COUNTING(taken)
 
 static void say(const char *what, struct err *e)
 {

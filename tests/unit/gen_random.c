@@ -200,14 +200,7 @@ static ir_val make(int dt, int rank, const int64_t *dim, int depth)
 		return ir_broadcast(&b, make(dt, n, d2, depth - 1), t, p);
 	}
 	case 1: {              /* transpose */
-		for (int d = 0; d < rank; d++)
-			p[d] = d;
-		for (int d = rank - 1; d > 0; d--) {
-			int e = pick(d + 1);
-			int64_t s = p[d];
-			p[d] = p[e];
-			p[e] = s;
-		}
+		shuffled(rank, p);
 		for (int d = 0; d < rank; d++)
 			d2[p[d]] = dim[d];
 		return ir_transpose(&b, make(dt, rank, d2, depth - 1), p);
