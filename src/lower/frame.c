@@ -158,6 +158,12 @@ static bool same_size(const struct ir_type_info *x, const struct ir_type_info *t
 	return t->bytes && x->bytes == t->bytes && dtype_info[x->dtype].bytes == dtype_info[t->dtype].bytes;
 }
 
+/* Does o, of one result, read operand k of it only where it writes? */
+static bool reads_where_it_writes(const struct lw *w, const struct ir_fn *fn, const struct ir_op *o, uint32_t k)
+{
+	return o->kind != IR_fused || lw_same_index(w, ir_fn_of(w->m, (ir_fnid)ir_attr(fn, o, AT_fn)), k);
+}
+
 /* Notes of an operand of op i that dies there whether it may lie where result p, of all of it alone, is made. */
 static void lies_under(struct lw *w, const struct frame *f, int i, const struct place *p)
 {
@@ -168,7 +174,7 @@ static void lies_under(struct lw *w, const struct frame *f, int i, const struct 
 		struct store *s = &w->store.p[q->store];
 		if (w->buf.p[s->buf].kind == BUF_TEMP && !s->under && f->last[r] == i && lw_uses(f, o, r) == 1 && lw_place_dense(q) && !q->off && lw_place_dense(p) && !p->off &&
 		    same_size(ir_vtype(w->m, f->fn, x), ir_vtype(w->m, f->fn, o->out)) && w->buf.p[s->buf].size == w->buf.p[w->store.p[p->store].buf].size &&
-		    (o->kind != IR_fused || lw_same_index(w, ir_fn_of(w->m, (ir_fnid)ir_attr(f->fn, o, AT_fn)), k))) {
+		    reads_where_it_writes(w, f->fn, o, k)) {
 			s->under = p->store;
 			return;
 		}
@@ -189,7 +195,7 @@ struct place *lw_result_at(struct lw *w, struct frame *f, int i, ir_val v)
 				continue;
 			if (!same_size(ir_vtype(w->m, f->fn, x), t))
 				continue;
-			if (o->kind == IR_fused && over < 0 && !lw_same_index(w, ir_fn_of(w->m, (ir_fnid)ir_attr(f->fn, o, AT_fn)), k))
+			if (over < 0 && !reads_where_it_writes(w, f->fn, o, k))
 				continue;
 			if ((q = lw_steal(w, f, i, x)) && f->target[v] && q->store != f->target[v]->store && (p || lw_free_at(w, f, i, f->target[v])))
 				q = NULL;
