@@ -8,11 +8,13 @@ static double short_rows(const struct ir_module *m, const struct ir_fn *g, const
 {
 	enum { SHORT = 16 };
 	bool reduce = o->kind == IR_reduce;
-	const struct ir_type_info *t = ir_vtype(m, g, reduce ? ir_in(g, o, 0) : o->out);
+	if (!reduce && o->kind != IR_broadcast)
+		return 0;
+	const struct ir_type_info *in = ir_vtype(m, g, ir_in(g, o, 0)), *t = reduce ? in : ir_vtype(m, g, o->out);
 	int n, d = t->rank - 1;
-	const int64_t *dims = reduce || o->kind == IR_broadcast ? ir_attrs(g, o, AT_dims, &n) : NULL;
+	const int64_t *dims = ir_attrs(g, o, AT_dims, &n);
 	double row = 1;
-	if (!dims || !n || ir_vtype(m, g, ir_in(g, o, 0))->count < SHORT)
+	if (!n || in->count < SHORT)
 		return 0;
 	for (int seen = -1; d >= 0; d--) {
 		int listed = 0;
