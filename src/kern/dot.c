@@ -115,8 +115,9 @@ static void dot_run(const struct prog_kern *k, const struct kern_state *s, int p
 		if (q->direct_c) {
 			acc = c + (m0 * q->m.of[1].step + n0) * os;
 			ldc = q->m.n > 1 ? q->m.of[1].step * parts : ldc;
-			for (int64_t i = 0; i < m; i++)
-				memset(acc + i * ldc * cs, 0, (size_t)(n * os));
+			int64_t each = ldc * cs == n * os ? m : 1;      /* rows at once */
+			for (int64_t i = 0; i < m; i += each)
+				memset(acc + i * ldc * cs, 0, (size_t)(each * n * os));
 		} else if (!blocks) {
 			memset(acc, 0, level);
 		}
@@ -259,7 +260,7 @@ struct err *kern_make_dot(const struct prog_kern *k, struct kern_state *s)
 	bool k1l = q->kl.of[0].even && (q->kl.of[0].step == 1 || q->kl.n == 1), k1r = q->kr.of[0].even && (q->kr.of[0].step == 1 || q->kr.n == 1);
 	/* fewer columns than two vectors have no fast loop */
 	int64_t narrow = q->complex ? 64 / q->cs : q->ct == DT_i32 || q->ct == DT_i64 ? NARROW : 4;
-	q->nt = ((q->m.n < 8 && k1r) || q->n.n < narrow) && q->kl.n > 1;
+	q->nt = ((q->m.n <= 8 && k1r) || q->n.n < narrow) && q->kl.n > 1;
 	q->direct_a = la && k1l && q->m.of[0].even && q->m.of[0].step >= 0;
 	q->direct_b = rb1 && (q->nt ? k1r && q->n.of[0].even && q->n.of[0].step >= 0
 	                            : q->n.of[0].even && (q->n.of[0].step == 1 || q->n.n == 1) && q->kr.of[0].even && q->kr.of[0].step >= 0);

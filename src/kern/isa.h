@@ -455,6 +455,16 @@ FOLD_AS(max, f64, double, int64_t, CAT3(down, f64, h), CAT3(undown, f64, h), INT
 KEY16(bf16, max, 0x7f80, -0x7f) KEY16(bf16, min, 0x7f80, 0x7f)
 KEY16(f16, max, 0, -0x3ff) KEY16(f16, min, 0, 0x3ff)
 
+/* The lower halves of two vectors of so many elements in turn, and the upper ones. */
+#define IL2L 0, 2
+#define IL2H 1, 3
+#define IL4L 0, 4, 1, 5
+#define IL4H 2, 6, 3, 7
+#define IL8L 0, 8, 1, 9, 2, 10, 3, 11
+#define IL8H 4, 12, 5, 13, 6, 14, 7, 15
+#define IL16L 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define IL16H 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+
 #include "isa_products.h"
 
 #include "isa_turn.h"

@@ -64,39 +64,92 @@ enum { VB = 16 };
 			GEMM_PARTS(N, T, quarter, L / 4)                                                          \
 		GEMM_PARTS(N, T, one, 1)                                                                      \
 	}
-/* Rows of both are contiguous: sums of VB-wide running products, four at a time. */
-#define GEMM_NT(N, T)                                                                                 \
+/* Rows of both are contiguous: a running vector of products for each, in which the last elements of a row are as many numbers as there are, beside zeros.
+ * As many rows of one operand as a vector has elements go together, so that their vectors are added up at once, in the order of a single one:
+ * halves, again and again, which interleaving brings beside each other. */
+#define GEMM_NT(N, T, LANES, LOW, HIGH)                                                               \
+	typedef T CAT3(dotvec, N, h) __attribute__((vector_size(VB), aligned(sizeof(T)), may_alias));     \
+	static inline __attribute__((always_inline)) void CAT3(dotrows, N, h)(const int rows, int64_t k, const T *x, int64_t ldx, const T *y, CAT3(dotvec, N, h) *s) \
+	{                                                                                                 \
+		typedef CAT3(dotvec, N, h) vec;                                                               \
+		enum { L = LANES };                                                                           \
+		int64_t p = 0;                                                                                \
+		_Pragma("GCC unroll 4") for (int r = 0; r < rows; r++)                                        \
+			s[r] = (vec){ 0 };                                                                        \
+		for (; p + L <= k; p += L) {                                                                  \
+			vec b = *(const vec *)(y + p);                                                            \
+			_Pragma("GCC unroll 4") for (int r = 0; r < rows; r++)                                    \
+				MADD(s[r], *(const vec *)(x + r * ldx + p), b);                                       \
+		}                                                                                             \
+		if (p == k)                                                                                   \
+			return;                                                                                   \
+		vec b = (vec)CAT3(some, T, h)(y + p, k - p);                                                  \
+		_Pragma("GCC unroll 4") for (int r = 0; r < rows; r++)                                        \
+			MADD(s[r], (vec)CAT3(some, T, h)(x + r * ldx + p, k - p), b);                             \
+	}                                                                                                 \
+	/* c += n rows of x times y */                                                                    \
+	static void CAT3(dots, N, h)(int64_t n, int64_t k, const T *x, int64_t ldx, const T *y, T *c, int64_t ldc) \
+	{                                                                                                 \
+		enum { L = LANES, FOUR = MIN(L, 4) };                                                         \
+		CAT3(dotvec, N, h) a[L];                                                                      \
+		for (; n > 0; n -= L, x += L * ldx, c += L * ldc) {                                           \
+			int some = (int)MIN(n, L), r = 0;                                                         \
+			for (; r + FOUR <= some; r += FOUR)                                                       \
+				CAT3(dotrows, N, h)(FOUR, k, x + r * ldx, ldx, y, a + r);                             \
+			for (; r < some; r++)                                                                     \
+				CAT3(dotrows, N, h)(1, k, x + r * ldx, ldx, y, a + r);                                \
+			for (; r < L; r++)                                                                        \
+				a[r] = a[0];                                                                          \
+			_Pragma("GCC unroll 4") for (int w = L / 2; w; w /= 2)                                    \
+				_Pragma("GCC unroll 8") for (int i = 0; i < w; i++)                                   \
+					a[i] = __builtin_shufflevector(a[i], a[i + w], LOW) + __builtin_shufflevector(a[i], a[i + w], HIGH); \
+			for (r = 0; r < some; r++)                                                                \
+				c[r * ldc] += a[0][r];                                                                \
+		}                                                                                             \
+	}                                                                                                 \
 	static void CAT3(gemmnt, N, h)(int64_t m, int64_t n, int64_t k, const void *a_, int64_t lda,      \
 	                               const void *b_, int64_t ldb, void *c_, int64_t ldc)                \
 	{                                                                                                 \
-		typedef T vec __attribute__((vector_size(VB), aligned(sizeof(T)), may_alias));                \
-		enum { L = VB / sizeof(T) };                                                                  \
 		const T *A = a_, *B = b_;                                                                     \
 		T *Cc = c_;                                                                                   \
-		for (int64_t j = 0; j < n; j++)                                                               \
-			for (int64_t i = 0; i < m; i++) {                                                         \
-				const T *x = A + i * lda, *y = B + j * ldb;                                           \
-				vec s0 = { 0 }, s1 = { 0 }, s2 = { 0 }, s3 = { 0 };                                   \
-				int64_t p = 0;                                                                        \
-				for (; p + 4 * L <= k; p += 4 * L) {                                                  \
-					MADD(s0, *(const vec *)(x + p), *(const vec *)(y + p));                           \
-					MADD(s1, *(const vec *)(x + p + L), *(const vec *)(y + p + L));                   \
-					MADD(s2, *(const vec *)(x + p + 2 * L), *(const vec *)(y + p + 2 * L));           \
-					MADD(s3, *(const vec *)(x + p + 3 * L), *(const vec *)(y + p + 3 * L));           \
-				}                                                                                     \
-				for (; p + L <= k; p += L)                                                            \
-					MADD(s0, *(const vec *)(x + p), *(const vec *)(y + p));                           \
-				s0 = (s0 + s1) + (s2 + s3);                                                           \
-				T t = 0, lane[L];                                                                     \
-				memcpy(lane, &s0, sizeof lane);                                                       \
-				for (; p < k; p++)                                                                    \
-					SADD(t, x[p], y[p]);                                                              \
-				for (int w = L / 2; w; w /= 2)                                                        \
-					for (int q = 0; q < w; q++)                                                       \
-						lane[q] += lane[q + w];                                                       \
-				Cc[i * ldc + j] += lane[0] + t;                                                       \
-			}                                                                                         \
+		for (int64_t j = 0; m >= n && j < n; j++)                                                     \
+			CAT3(dots, N, h)(m, k, A, lda, B + j * ldb, Cc + j, ldc);                                 \
+		for (int64_t i = 0; m < n && i < m; i++)                                                      \
+			CAT3(dots, N, h)(n, k, B, ldb, A + i * lda, Cc + i * ldc, 1);                             \
 	}
+/* The first n of a vector's elements, beside zeros. */
+#if defined(__x86_64__) && ISA_LEVEL >= 4
+#define SOME(T, BITS) \
+	static inline __m512i CAT3(some, T, h)(const T *p, int64_t n) { return _mm512_maskz_loadu_epi##BITS((__mmask16)((1u << n) - 1), p); }
+#elif defined(__x86_64__) && ISA_LEVEL >= 3
+static const int32_t dot_mask[16] = { -1, -1, -1, -1, -1, -1, -1, -1 };
+#define SOME(T, BITS) \
+	static inline __m256i CAT3(some, T, h)(const T *p, int64_t n) \
+	{ \
+		return _mm256_castps_si256(_mm256_maskload_ps((const float *)(const void *)p, _mm256_loadu_si256((const void *)(dot_mask + 8 - n * (BITS / 32))))); \
+	}
+#else
+#define SOME(T, BITS) \
+	typedef T CAT3(somevec, T, h) __attribute__((vector_size(VB))); \
+	static inline CAT3(somevec, T, h) CAT3(some, T, h)(const T *p, int64_t n) \
+	{ \
+		CAT3(somevec, T, h) v = { 0 }; \
+		for (int64_t i = 0; i < n; i++) \
+			v[i] = p[i]; \
+		return v; \
+	}
+#endif
+SOME(float, 32) SOME(double, 64) SOME(uint32_t, 32) SOME(uint64_t, 64)
+#if ISA_LEVEL >= 4
+#define NT4(N, T) GEMM_NT(N, T, 16, IL16L, IL16H)
+#define NT8(N, T) GEMM_NT(N, T, 8, IL8L, IL8H)
+#elif ISA_LEVEL >= 3
+#define NT4(N, T) GEMM_NT(N, T, 8, IL8L, IL8H)
+#define NT8(N, T) GEMM_NT(N, T, 4, IL4L, IL4H)
+#else
+#define NT4(N, T) GEMM_NT(N, T, 4, IL4L, IL4H)
+#define NT8(N, T) GEMM_NT(N, T, 2, IL2L, IL2H)
+#endif
 /* Contraction into FMA is wanted here and nowhere else; the functions carry it themselves. */
 #if ISA_LEVEL >= 3 && !defined(__clang__)
 #pragma GCC push_options
@@ -106,15 +159,14 @@ enum { VB = 16 };
 #pragma STDC FP_CONTRACT ON
 #endif
 #define MADD(c, a, b) (c) += (a) * (b)
-#define SADD(c, a, b) (c) += (a) * (b)
 GEMM(f32, float, 6)
 GEMM(f64, double, 6)
 GEMM(i32, uint32_t, 4)
 GEMM(i64, uint64_t, 4)
-GEMM_NT(f32, float)
-GEMM_NT(f64, double)
-GEMM_NT(i32, uint32_t)
-GEMM_NT(i64, uint64_t)
+NT4(f32, float)
+NT8(f64, double)
+NT4(i32, uint32_t)
+NT8(i64, uint64_t)
 #if ISA_LEVEL >= 3 && !defined(__clang__)
 #pragma GCC pop_options
 #endif

@@ -1,12 +1,6 @@
 /* Inside isa.h, once for each level: rows that become columns.  transpose_uint8_t_h and its like: out[j * os + i] = in[i * is + j]. */
 
 /* A square of N vectors of N elements turns by log2 N rounds of interleaving row i with row i + N / 2. */
-#define IL4L 0, 4, 1, 5
-#define IL4H 2, 6, 3, 7
-#define IL8L 0, 8, 1, 9, 2, 10, 3, 11
-#define IL8H 4, 12, 5, 13, 6, 14, 7, 15
-#define IL16L 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
-#define IL16H 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
 #define TRANSPOSE(T, N, ROUNDS, LOW, HIGH)                                                            \
 	static inline void CAT3(square, T, h)(const T *in, int64_t is, T *out, int64_t os)                \
 	{                                                                                                 \
