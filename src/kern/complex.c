@@ -173,9 +173,6 @@ static inline float hypot_f(float x, float y)
 	F1(P, T, sine, csin(x))                                                                       \
 	F1(P, T, cosine, ccos(x))                                                                     \
 	F1(P, T, sqrt, csqrt(x))                                                                      \
-	static void P##_select(ARGS) { const uint8_t *a = a_; const T *b = b_, *c = c_; T *o = out;   \
-		for (int64_t i = 0; i < n; i++) { const T *s = a[i] ? b : c; T re = s[2 * i], im = s[2 * i + 1]; \
-			o[2 * i] = re; o[2 * i + 1] = im; } }                                                 \
 	static void P##_clamp(ARGS) { const T _Complex *a = a_, *b = b_, *c = c_; T _Complex *o = out; \
 		for (int64_t i = 0; i < n; i++) o[i] = (T _Complex)min_d(max_d(b[i], a[i]), c[i]); }
 
@@ -188,6 +185,18 @@ F1(c64, float, rsqrt, rsqrt_d(x))
 F1(c64, float, cbrt, pow_d(x, MK(1. / 3, 0.)))
 
 COMPLEX_FNS(c128, double, hypot_d)
+static void c128_select(ARGS)
+{
+	const uint8_t *a = a_;
+	const double *b = b_, *c = c_;
+	double *o = out;
+	for (int64_t i = 0; i < n; i++) {
+		const double *s = a[i] ? b : c;
+		double re = s[2 * i], im = s[2 * i + 1];
+		o[2 * i] = re;
+		o[2 * i + 1] = im;
+	}
+}
 F2(c128, double, divide, divide_l(x, y))
 F2(c128, double, power, pow_l(x, y))
 F1(c128, double, exponential_minus_one, narrow(expm1_l(x)))
@@ -196,13 +205,13 @@ F1(c128, double, rsqrt, rsqrt_l(x))
 F1(c128, double, cbrt, pow_l(x, MK(1. / 3, 0.)))
 
 #define ROW(P, fn) [ELEM_##fn] = P##_##fn
-#define TABLE(P) { ROW(P, divide), ROW(P, maximum), ROW(P, minimum), \
+#define ROWS(P) ROW(P, divide), ROW(P, maximum), ROW(P, minimum), \
 	ROW(P, power), ROW(P, atan2), ROW(P, compare_eq), ROW(P, compare_ne), ROW(P, compare_lt), ROW(P, compare_le),   \
 	ROW(P, compare_gt), ROW(P, compare_ge), [ELEM_total_eq] = P##_compare_eq, [ELEM_total_ne] = P##_compare_ne,        \
 	[ELEM_total_lt] = P##_compare_lt, [ELEM_total_le] = P##_compare_le, [ELEM_total_gt] = P##_compare_gt,              \
 	[ELEM_total_ge] = P##_compare_ge, ROW(P, abs), ROW(P, sign),           \
 	ROW(P, exponential), ROW(P, exponential_minus_one), ROW(P, log), ROW(P, log_plus_one), ROW(P, logistic),           \
 	ROW(P, tanh), ROW(P, tan), ROW(P, sine), ROW(P, cosine), ROW(P, sqrt), ROW(P, rsqrt), ROW(P, cbrt),                \
-	ROW(P, select), ROW(P, clamp) }
-kern_strip *const kern_complex64[ELEM_COUNT] = TABLE(c64);
-kern_strip *const kern_complex128[ELEM_COUNT] = TABLE(c128);
+	ROW(P, clamp)
+kern_strip *const kern_complex64[ELEM_COUNT] = { ROWS(c64) };
+kern_strip *const kern_complex128[ELEM_COUNT] = { ROWS(c128), ROW(c128, select) };

@@ -782,7 +782,7 @@ const struct kern_isa CAT3(kern, isa, ISA_NAME) = {
 	.fft_widen = { widen_fft32_h, widen_fft64_h },
 #define COMPLEX_ROWS(P) [ELEM_add] = P##_add_s, [ELEM_subtract] = P##_subtract_s, [ELEM_negate] = P##_negate_s,              \
 	[ELEM_multiply] = P##_multiply_s, [ELEM_complex] = P##_complex_s, [ELEM_real] = P##_real_s, [ELEM_imag] = P##_imag_s
-	.on_complex = { { COMPLEX_ROWS(c64), [ELEM_abs] = c64_abs_s, [ELEM_divide] = c64_divide_s }, { COMPLEX_ROWS(c128), C128_DIVIDE [ELEM_abs] = c128_abs_s } },
+	.on_complex = { { COMPLEX_ROWS(c64), [ELEM_abs] = c64_abs_s, [ELEM_divide] = c64_divide_s, [ELEM_select] = select_u64_s }, { COMPLEX_ROWS(c128), C128_DIVIDE [ELEM_abs] = c128_abs_s } },
 	.flip = flip_h, .keys32 = keys_32_h, .small = small_f8_h, .philox = philox_4x32_h, .threefry = threefry_2x32_h,
 	.transpose = { transpose_or_weave_uint8_t_h, transpose_or_weave_uint16_t_h, transpose_words, transpose_uint64_t_h },
 };

@@ -2,7 +2,7 @@
 #include "matmul_impl.h"
 #include "micro.h"
 
-enum { FEW_COLS = 512, FEW_K = 32, FEW_DOT = 8192, FEW_TURN = 32, MOST_K = 1 << 20, SMALL = 24 * 24 * 24, SMALL_ROWS = 32 * 32 * 32, SMALL_ROW = 16 * 16 * 16, FEW_ROWS = 64, LONG_COLS = 1024,
+enum { FEW_COLS = 512, FEW_K = 32, FEW_DOT = 8192, FEW_TURN = 32, MOST_K = 1 << 20, SMALL = 24 * 24 * 24, SMALL_ROWS = 32 * 32 * 32, SMALL_ROW = 16 * 16 * 16, SMALL_K = 256, FEW_ROWS = 64, LONG_COLS = 1024,
        SHORT_COLS = 256, BLOCK_KO = 1280, BLOCK_KC = 640, BLOCK_SUM = 128, SMALL_SUM = 32, SHORT_SUM = 16, PAIRS_SUM = 256, RUNS_IN_ROW = 4,
        SMALL_WORK = 1 << 22, BLOCK_BYTES = 5 << 18, MOST_ROWS = 4096, KEEP_ROWS = 1024, KEEP_COLS = 2048, TILE_RUN = 4, STORE_APART = 100,
        FEW_BYTES = 1 << 18, BESIDE = 16 };
@@ -408,12 +408,12 @@ static void as_floats(struct group *batch, struct group *free, struct group *con
 		ob->stride[i] *= 2;
 }
 
-/* Products of numbers that are worth a plan: few rows of f32 are taken where they lie by dot.c, too, and one of 16 bits is widened there. */
+/* Products of numbers that are worth a plan: few rows of f32 are taken where they lie by dot.c, too, in f32 alone, and one of 16 bits is widened there. */
 static int64_t least_of(const struct matmul_tables *t)
 {
 	int64_t rows = MIN(t->m, t->n);
 	bool floats = t->l.dt == DT_f32 && t->r.dt == DT_f32 && t->out == DT_f32, narrow = dtype_info[t->l.dt].bytes == 2 || dtype_info[t->r.dt].bytes == 2;
-	return floats && rows <= MATMUL_FEW ? SMALL_ROWS : narrow && rows == 1 ? SMALL_ROW : SMALL;
+	return floats && rows <= MATMUL_FEW && t->k <= SMALL_K ? SMALL_ROWS : narrow && rows == 1 ? SMALL_ROW : SMALL;
 }
 
 bool kern_matmul(const struct prog_kern *k, struct kern_state *s)
