@@ -95,31 +95,6 @@ static inline struct call call_of(struct coll *c, const struct coll_group *g, ui
 	return (struct call){ c, c->ep, site, g->n, g->me, g->pe, (enum coll_algo)a };
 }
 
-/* An operand that overlaps the result otherwise than wanted is copied.  *tmp: to be freed. */
-static struct err *copied(const void **src, int64_t n, void **tmp)
-{
-	if (!(*tmp = malloc((size_t)n)))
-		return ERR(EXHAUSTED, "out of host memory: asked for %lld bytes for a collective", (long long)n);
-	memcpy(*tmp, *src, (size_t)n);
-	*src = *tmp;
-	return NULL;
-}
-
-static inline struct err *apart(const void **src, int64_t n, const void *dst, int64_t ndst, bool same, void **tmp)
-{
-	*tmp = NULL;
-	return dst && !(same && *src == dst) && overlap(*src, n, dst, ndst) ? copied(src, n, tmp) : NULL;
-}
-
-/* Run x with src apart from dst. */
-#define APART(src, n, dst, ndst, same, x) do { \
-		void *tmp_; \
-		TRY(apart(&(src), (n), (dst), (ndst), (same), &tmp_)); \
-		struct err *err_ = (x); \
-		free(tmp_); \
-		return err_; \
-	} while (0)
-
 static struct err *all_reduce(struct coll *c, const struct coll_group *g, uint32_t site, uint8_t a, const struct coll_red *r, int64_t count, const void *src, void *dst, const struct coll_then *t)
 {
 	int64_t n = count * dtype_info[r->dtype].bytes;
@@ -131,7 +106,7 @@ static struct err *all_reduce(struct coll *c, const struct coll_group *g, uint32
 	if (g->n == 1 || !n)
 		return NULL;
 	struct call q = call_of(c, g, site, COLL_all_reduce, r, n, a);
-	APART(src, n, dst, n, true, reduce_all(&q, r, count, src, dst, t));
+	return reduce_all(&q, r, count, src, dst, t);
 }
 
 static struct err *reduce_scatter(struct coll *c, const struct coll_group *g, uint32_t site, uint8_t a, const struct coll_red *r, int64_t outer, int64_t inner, const void *src, void *dst, const struct coll_then *t)
@@ -145,7 +120,7 @@ static struct err *reduce_scatter(struct coll *c, const struct coll_group *g, ui
 	if (g->n == 1 || !n)
 		return NULL;
 	struct call q = call_of(c, g, site, COLL_reduce_scatter, r, n, a);
-	APART(src, n * g->n, dst, n, false, reduce_blocks(&q, r, outer, inner, src, dst, t));
+	return reduce_blocks(&q, r, outer, inner, src, dst, t);
 }
 
 /* b but for the addresses. */
@@ -156,8 +131,9 @@ static struct err *blocks(struct coll *c, const struct coll_group *g, uint32_t s
 	if (g->n == 1 || !b.n)
 		return NULL;
 	struct call q = call_of(c, g, site, k, NULL, b.n, a);
+	b.x = src;
 	b.y = dst;
-	APART(src, b.nx, dst, b.ny, false, (b.x = src, move_blocks(&q, &b)));
+	return move_blocks(&q, &b);
 }
 
 static struct err *broadcast(struct coll *c, const struct coll_group *g, uint32_t site, uint8_t a, int root, int64_t n, const void *src, void *dst)
@@ -167,9 +143,7 @@ static struct err *broadcast(struct coll *c, const struct coll_group *g, uint32_
 	if (g->n == 1 || !n)
 		return NULL;
 	struct call q = call_of(c, g, site, COLL_broadcast, NULL, n, a);
-	if (g->me != root)
-		return move_broadcast(&q, root, src, dst, n);
-	APART(src, n, dst, n, true, move_broadcast(&q, root, src, dst, n));
+	return move_broadcast(&q, root, src, dst, n);
 }
 
 struct err *coll_permute_by(struct coll *c, uint32_t site, uint8_t a, int from, int to, int64_t n, const void *src, void *dst, const struct cycle *cycle, bool in_place)
@@ -193,14 +167,8 @@ struct err *coll_permute_by(struct coll *c, uint32_t site, uint8_t a, int from, 
 			cycle = NULL;
 	if (q.algo == COLL_rotate && !cycle)
 		q.algo = COLL_direct;
-	if (from >= 0 || to >= 0) {
-		void *tmp = NULL;
-		if (to >= 0)
-			TRY(apart(&src, n, dst, n, true, &tmp));
-		struct err *e = move_permute(&q, from, to, src, dst, n, cycle);
-		free(tmp);
-		TRY(e);
-	}
+	if (from >= 0 || to >= 0)
+		TRY(move_permute(&q, from, to, src, dst, n, cycle));
 	if (from < 0 && dst)
 		memset(dst, 0, (size_t)n);
 	return NULL;
@@ -215,7 +183,7 @@ static struct err *scan(struct coll *c, const struct coll_group *g, uint32_t sit
 	if (exclusive && r->op == RED_fn)
 		return ERR(UNIMPLEMENTED, "an exclusive scan by a function, whose identity is not known");
 	struct call q = call_of(c, g, site, COLL_scan, r, n, a);
-	APART(src, n, dst, n, true, reduce_scan(&q, r, exclusive, count, src, dst));
+	return reduce_scan(&q, r, exclusive, count, src, dst);
 }
 
 static struct err *barrier(struct coll *c, const struct coll_group *g, uint32_t site, uint8_t a)
@@ -230,6 +198,27 @@ static struct err *barrier(struct coll *c, const struct coll_group *g, uint32_t 
 
 /* Nothing may pass for a result that a process took with it when it died. */
 static struct err *whole(struct coll *c, struct err *e) { return e ? e : sym_lost(c->ep); }
+
+/* An operand that overlaps the result otherwise than wanted is copied; a program's never does (prog_check).  *tmp: to be freed. */
+static struct err *apart(const void **src, int64_t n, const void *dst, int64_t ndst, bool same, void **tmp)
+{
+	*tmp = NULL;
+	if (!dst || (same && *src == dst) || !overlap(*src, n, dst, ndst))
+		return NULL;
+	if (!(*tmp = malloc((size_t)n)))
+		return ERR(EXHAUSTED, "out of host memory: asked for %lld bytes for a collective", (long long)n);
+	*src = memcpy(*tmp, *src, (size_t)n);
+	return NULL;
+}
+
+/* The end of a call: x, with src apart from dst. */
+#define APART(src, n, dst, ndst, same, x) do { \
+		void *tmp_; \
+		TRY(apart(&(src), (n), (dst), (ndst), (same), &tmp_)); \
+		struct err *err_ = whole(c, (x)); \
+		free(tmp_); \
+		return err_; \
+	} while (0)
 
 /* What is wrong with a group? */
 static struct err *refused(const struct coll *c, const struct coll_group *g)
@@ -291,13 +280,15 @@ static inline struct err *check_reduced(struct coll *c, const struct coll_group 
 struct err *coll_all_reduce(struct coll *c, const struct coll_group *g, uint32_t site, const struct coll_red *r, int64_t count, const void *src, void *dst)
 {
 	TRY(check_reduced(c, g, r, count, src, dst));
-	return whole(c, all_reduce(c, g, site, COLL_auto, r, count, src, dst, NULL));
+	int64_t n = count * dtype_info[r->dtype].bytes;
+	APART(src, n, dst, n, true, all_reduce(c, g, site, COLL_auto, r, count, src, dst, NULL));
 }
 
 struct err *coll_reduce_scatter(struct coll *c, const struct coll_group *g, uint32_t site, const struct coll_red *r, int64_t count, const void *src, void *dst)
 {
 	TRY(check_reduced(c, g, r, count, src, dst));
-	return whole(c, reduce_scatter(c, g, site, COLL_auto, r, 1, count * dtype_info[r->dtype].bytes, src, dst, NULL));
+	int64_t n = count * dtype_info[r->dtype].bytes;
+	APART(src, n * g->n, dst, n, g->n == 1, reduce_scatter(c, g, site, COLL_auto, r, 1, n, src, dst, NULL));
 }
 
 static struct blocks gather_of(int n, int64_t outer, int64_t inner)
@@ -317,13 +308,13 @@ static struct blocks exchange_of(int n, int64_t outer, int64_t inner, int64_t in
 struct err *coll_all_gather(struct coll *c, const struct coll_group *g, uint32_t site, int64_t bytes, const void *src, void *dst)
 {
 	TRY(check_moved(c, g, bytes, src, dst));
-	return whole(c, blocks(c, g, site, COLL_all_gather, COLL_auto, gather_of(g->n, 1, bytes), src, dst));
+	APART(src, bytes, dst, bytes * g->n, g->n == 1, blocks(c, g, site, COLL_all_gather, COLL_auto, gather_of(g->n, 1, bytes), src, dst));
 }
 
 struct err *coll_all_to_all(struct coll *c, const struct coll_group *g, uint32_t site, int64_t bytes, const void *src, void *dst)
 {
 	TRY(check_moved(c, g, bytes, src, dst));
-	return whole(c, blocks(c, g, site, COLL_all_to_all, COLL_auto, exchange_of(g->n, 1, bytes, bytes), src, dst));
+	APART(src, bytes * g->n, dst, bytes * g->n, g->n == 1, blocks(c, g, site, COLL_all_to_all, COLL_auto, exchange_of(g->n, 1, bytes, bytes), src, dst));
 }
 
 struct err *coll_broadcast(struct coll *c, const struct coll_group *g, uint32_t site, int root, int64_t bytes, const void *src, void *dst)
@@ -332,7 +323,9 @@ struct err *coll_broadcast(struct coll *c, const struct coll_group *g, uint32_t 
 	TRY(check_data(bytes, 1, 1, root == g->me ? src : dst, dst));
 	if (root < 0 || root >= g->n)
 		return ERR(INVALID, "a broadcast from rank %d of %d", root, g->n);
-	return whole(c, broadcast(c, g, site, COLL_auto, root, bytes, src, dst));
+	if (g->me != root)
+		return whole(c, broadcast(c, g, site, COLL_auto, root, bytes, src, dst));
+	APART(src, bytes, dst, bytes, true, broadcast(c, g, site, COLL_auto, root, bytes, src, dst));
 }
 
 struct err *coll_permute(struct coll *c, uint32_t site, int from, int to, int64_t bytes, const void *src, void *dst)
@@ -343,13 +336,14 @@ struct err *coll_permute(struct coll *c, uint32_t site, int from, int to, int64_
 	if (from < -1 || from >= c->npe || to < -1 || to >= c->npe || (from == self) != (to == self))
 		return ERR(INVALID, "a permute of device %d from %d to %d, of %d", self, from, to, c->npe);
 	TRY(check_data(bytes, 1, 1, to >= 0 ? src : &pair, from >= 0 ? dst : &pair));
-	return whole(c, coll_permute_by(c, site, COLL_auto, from, to, bytes, src, dst, from == to && to >= 0 ? &pair : NULL, false));
+	APART(src, to >= 0 ? bytes : 0, dst, bytes, true, coll_permute_by(c, site, COLL_auto, from, to, bytes, src, dst, from == to && to >= 0 ? &pair : NULL, false));
 }
 
 struct err *coll_scan(struct coll *c, const struct coll_group *g, uint32_t site, const struct coll_red *r, bool exclusive, int64_t count, const void *src, void *dst)
 {
 	TRY(check_reduced(c, g, r, count, src, dst));
-	return whole(c, scan(c, g, site, COLL_auto, r, exclusive, count, src, dst));
+	int64_t n = count * dtype_info[r->dtype].bytes;
+	APART(src, n, dst, n, true, scan(c, g, site, COLL_auto, r, exclusive, count, src, dst));
 }
 
 struct err *coll_barrier(struct coll *c, const struct coll_group *g, uint32_t site)
@@ -379,7 +373,7 @@ static struct err *boxes(struct coll_cx *cx, const struct coll_group *g, uint32_
 	const bool far = g->n > 1 && cx->c->far && apart_hosts(cx->c, g);
 	struct call q = { cx->c, cx->c->ep, site, g->n, g->me, g->pe, COLL_direct };
 
-	APART(src, c->inner, dst, c->inner2, false, move_boxes(&q, cx, c, far, src, dst));
+	return move_boxes(&q, cx, c, far, src, dst);
 }
 
 /* Those that permute c links with cx; none if they are too many. */

@@ -113,6 +113,7 @@ static struct err *run_coll(struct check *ck, int d, const struct prog_cmd *c)
 		out = k->outer2 * k->inner2 * n;
 	}
 	struct reach ri = {0, in, 1, {0}, in}, ro = {0, out, 1, {0}, out};
+	bool over = k->kind == COLL_all_reduce || k->kind == COLL_scan || k->kind == COLL_broadcast || k->kind == COLL_permute || (n == 1 && !k->nbox);
 	for (uint32_t i = 0; i < k->nin; i++) {
 		if (ck->p->buf[o[i].buf].kind == BUF_LENT)
 			return ERR(PRECONDITION, "b%u, which is lent, may not be where peers can read it", o[i].buf);
@@ -123,7 +124,7 @@ static struct err *run_coll(struct check *ck, int d, const struct prog_cmd *c)
 			bool equal;
 			if (!ck_meet(ck, &ck->dev[d], &o[j], j < k->nin ? &ri : &ro, &o[i], &ro, &equal))
 				continue;
-			if (j + k->nin == i && equal && in == out)
+			if (j + k->nin == i && equal && over)
 				continue;
 			return ERR(PRECONDITION, "result b%u overlaps %s b%u", o[i].buf, j < k->nin ? "operand" : "result", o[j].buf);
 		}

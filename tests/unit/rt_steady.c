@@ -26,7 +26,22 @@ void *aligned_alloc(size_t align, size_t n) { atomic_fetch_add(&taken, 1); retur
 int posix_memalign(void **p, size_t align, size_t n) { atomic_fetch_add(&taken, 1); return (*p = __libc_memalign(align, n)) ? 0 : 12; }
 #endif
 
-/* ARGS states that are given on, one array of data that is not, a result that is new each time; over devices sums of all sizes, in lane 1 as well. */
+/* The other collectives, numbers `first` and on, of blocks of so many bytes: what they are, or the commands. */
+static void moves(struct str *s, bool run, int first, int bytes)
+{
+	static const char *const kind[] = { "all_gather", "reduce_scatter", "all_to_all", "broadcast", "scan", "permute" };
+
+	for (int k = 0; k < (int)NELEM(kind); k++)
+		if (run)
+			str_addf(s, " coll %d %s (b%d) -> (b%d)\n", first + k, kind[k], ARGS, 2 * ARGS + 4);
+		else {
+			str_addf(s, "coll %d %s f32 n 1 algo auto %s 0 redop add outer 1 inner %d", first + k, kind[k], k == 5 ? "pairs" : "group", bytes);
+			str_addf(s, k == 2 ? " to 1 %d\n" : "\n", bytes);
+		}
+}
+
+/* ARGS states that are given on, one array of data that is not, a result that is new each time; over devices sums of all sizes, in lane 1 as well,
+ * and whatever else there is to communicate. */
 static char *text_of(int n)
 {
 	struct str s = { 0 };
@@ -43,8 +58,15 @@ static char *text_of(int n)
 	str_addf(&s, "buf %d arg %d size 262144\n", ARGS, ARGS);
 	for (int i = 0; i < ARGS; i++)
 		str_addf(&s, "buf %d out %d size 4096 alias %d\n", ARGS + 1 + i, i, i);
-	str_addf(&s, "buf %d out %d size 262144\nbuf %d temp at 0 size 262144\nbuf %d temp at 262144 size 262144\n", 2 * ARGS + 1, ARGS, 2 * ARGS + 2, 2 * ARGS + 3);
+	str_addf(&s, "buf %d out %d size 262144\nbuf %d temp at 0 size 262144\nbuf %d temp at 262144 size 262144\nbuf %d temp at 524288 size 262144\n",
+	         2 * ARGS + 1, ARGS, 2 * ARGS + 2, 2 * ARGS + 3, 2 * ARGS + 4);
 	if (n > 1) {
+		for (int way = 0; way < 2; way++) {
+			str_addf(&s, "table %d [", way);
+			for (int i = 0; i < n; i++)
+				str_addf(&s, "%s%d", i ? "," : "", (i + (way ? 1 : n - 1)) % n);
+			str_add(&s, "]\n");
+		}
 		str_addf(&s, "group 0 1 %d [", n);
 		for (int i = 0; i < n; i++)
 			str_addf(&s, "%s%d", i ? "," : "", i);
@@ -53,15 +75,22 @@ static char *text_of(int n)
 	str_add(&s, "kern 0 elem (f32[1024], f32[1024]) -> (f32[1024]) expr (f32, f32) { %2 = maximum f32 %0 %1 -> f32 } (%2)\n"
 	            "kern 1 elem (f32[65536], f32[65536]) -> (f32[65536]) expr (f32, f32) { %2 = add f32 %0 %1 -> f32 } (%2)\n"
 	            "kern 2 dot (f32[256,256], f32[256,256]) -> (f32[256,256]) attr [0,1,1,0,0,23,23,23,1] flops 33554432\n");
-	if (n > 1)
+	if (n > 1) {
 		str_add(&s, "coll 0 all_reduce f32 n 1 algo auto group 0 redop add outer 1 inner 262144\n"
 		            "coll 1 all_reduce f32 n 1 algo auto group 0 redop add outer 1 inner 16\n");
+		moves(&s, false, 2, 1024);
+		moves(&s, false, 8, 65536);
+	}
 	str_addf(&s, "run {\n kern 0 elem (b0, b0) -> (b%d)\n", ARGS + 1);
 	if (n > 1)
 		str_addf(&s, " mark 0\n await 0 lane 1\n coll 0 all_reduce (b%d) -> (b%d) lane 1\n mark 1 lane 1\n", ARGS, 2 * ARGS + 3);
 	str_addf(&s, " kern 2 dot (b%d, b%d) -> (b%d)\n", ARGS, ARGS, 2 * ARGS + 2);
 	if (n > 1)
 		str_addf(&s, " await 1\n kern 1 elem (b%d, b%d) -> (b%d)\n coll 1 all_reduce (b%d) -> (b%d)\n", 2 * ARGS + 2, 2 * ARGS + 3, 2 * ARGS + 2, 2 * ARGS + 2, 2 * ARGS + 2);
+	if (n > 1) {
+		moves(&s, true, 2, 1024);
+		moves(&s, true, 8, 65536);
+	}
 	str_addf(&s, " kern 1 elem (b%d, b%d) -> (b%d)\n}\n", 2 * ARGS + 2, ARGS, 2 * ARGS + 1);
 	return s.p;
 }
