@@ -54,4 +54,8 @@ check rest 0
 for mutant in 1 2 3 4; do
 	check rest 1 -DMUTANT=$mutant
 done
+check given 0
+for mutant in 1 2 3 4 5; do
+	check given 1 -DMUTANT=$mutant
+done
 result

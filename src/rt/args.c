@@ -219,7 +219,7 @@ void part_undo(struct part *p, const struct rt_exec *x, struct rt_buffer *const 
 
 void part_wait_for(struct part *p, const struct rt_exec *x, struct rt_buffer *const *arg)
 {
-	p->nwait = 0;
+	p->nwait = p->waited = 0;
 	for (int64_t j = p->passed ? -1 : 0, n = p->passed ? x->nrest : x->narg; j < n; j++) {
 		struct rt_event *e = j < 0 ? p->passed->ready : buffer_ready(arg[p->passed ? x->rest[j] : j]);
 		if (atomic_load_explicit(&e->state, memory_order_acquire) != 1 && (!p->nwait || p->wait[p->nwait - 1] != e))

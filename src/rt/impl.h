@@ -429,8 +429,10 @@ struct part {
 	struct relay *passed;         /* the arguments are all of this; until the launch is queued */
 	struct store **arg;           /* narg references, but of those that a result has taken */
 	struct rt_event **wait;       /* events of arguments that were not ready */
-	uint32_t nwait;
-	struct store **out;           /* nres, of the results, which hold them until this is done; where peers may touch them longer, references */
+	uint32_t nwait, waited;       /* of them; those that have come are the first */
+	struct callback then;         /* of the next one */
+	_Atomic int come;             /* has it?  Of launch.c */
+	struct store **out;           /* nres, of the results, which hold them until this is done; where others may touch them longer, references */
 	bool kept;                    /* they are */
 	uint8_t *took;                /* narg: its storage was given away */
 	struct rt_buffer **res;       /* nres, the caller's */

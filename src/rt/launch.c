@@ -33,7 +33,7 @@ static struct err *launch_fail(struct launch *l, struct err *e)
 	struct err *why = err_copy(l->err);
 	spin_unlock(&l->lock);
 	err_free(e);
-	if (!atomic_exchange(&l->stop, 1) && l->x->comm)
+	if (!atomic_exchange(&l->stop, 1))
 		for (int i = 0; i < l->x->nlocal; i++)
 			sym_ring(l->x->c->world, l->x->dev[i]->id);
 	return why;
@@ -214,12 +214,89 @@ static void unref_arguments(struct rt_exec *x, struct store *const *arg, const u
 			store_unref(arg[k]);
 }
 
-/* No peer touches the memory of this part any more. */
+/* --- arguments that are not there yet ---------------------------------------------------- */
+
+enum { PENDING, COME, LEFT };     /* LEFT: the part is over, but for what makes its arguments */
+
+static void part_over(void *user);
+
+static void has_come(struct err *e, void *user)
+{
+	struct part *p = user;
+	struct rt_device *d = p->l->x->dev[p - p->l->part];
+
+	err_free(e);
+	if (atomic_exchange(&p->come, COME) == LEFT)
+		part_over(p);
+	else
+		sym_has_come(d->c->world, d->id);         /* p may be gone */
+}
+
+static bool is_here(void *part) { return atomic_load(&((struct part *)part)->come) == COME; }
+
+/* p->come says when the next one is there.  False: it is. */
+static bool comes_later(struct part *p)
+{
+	p->then = (struct callback){ .fn = has_come, .user = p, .lent = true };
+	atomic_store(&p->come, PENDING);
+	if (event_then(p->wait[p->waited], &p->then))
+		return true;
+	atomic_store(&p->come, COME);
+	return false;
+}
+
+/* It is there. */
+static struct err *argument(struct part *p)
+{
+	struct rt_event *e = p->wait[p->waited++];
+	struct err *error = event_wait(e);
+
+	rt_event_unref(e);
+	return error;
+}
+
+static bool all_here(const struct part *p)
+{
+	bool all = true;
+
+	for (uint32_t k = p->waited; k < p->nwait && all; k++)
+		all = rt_event_ready(p->wait[k]);
+	return all;
+}
+
+/* The first error of an argument; or that of a wait that ended before all were there.  Within a launch of the endpoint, unless all are there. */
+static struct err *arguments_await(struct part *p, struct rt_device *d)
+{
+	struct err *first = NULL;
+
+	while (p->waited < p->nwait) {
+		struct err *e = comes_later(p) ? sym_wait_own(d->ep, is_here, p, "an argument") : NULL;
+		if (e) {
+			err_free(first);
+			return e;
+		}
+		e = argument(p);
+		if (first)
+			err_free(e);
+		else
+			first = e;
+	}
+	return first;
+}
+
+/* Nobody touches the memory of this part any more, but what makes arguments that are not there. */
 static void part_over(void *user)
 {
 	struct part *p = user;
 	struct launch *l = p->l;
 
+	while (p->waited < p->nwait) {
+		if (atomic_exchange(&p->come, LEFT) == PENDING)
+			return;           /* has_come goes on */
+		err_free(argument(p));
+		if (p->waited < p->nwait)
+			comes_later(p);
+	}
 	unref_arguments(l->x, p->arg, p->took);
 	for (int64_t r = 0; r < l->x->nres && p->kept; r++)
 		store_unref(p->out[r]);
@@ -279,56 +356,22 @@ static void walker_rest(struct rt_device *d, uint32_t seen)
 	atomic_store(&d->asleep, 0);
 }
 
-struct coming { struct callback then; struct rt_device *d; _Atomic bool come; };
-
-static void has_come(struct err *e, void *user)
-{
-	struct coming *c = user;
-	struct rt_device *d = c->d;
-
-	err_free(e);
-	atomic_store(&c->come, true);     /* the waiter may go on, and c with it */
-	device_wake(d->c, device_bell(d));
-}
-
-/* event_wait of d's walker. */
-static struct err *walker_wait(struct rt_device *d, struct rt_event *e)
-{
-	struct coming c = { { .fn = has_come, .user = &c, .lent = true }, d, false };
-
-	if (event_then(e, &c.then))
-		for (;;) {
-			uint32_t seen = atomic_load(&d->bell);
-			if (atomic_load(&c.come))
-				break;
-			walker_rest(d, seen);
-		}
-	return event_wait(e);
-}
-
 /* The caller has put it into d->under. */
 static void part_run(struct launch *l, int i, struct ctx *c, struct room *room)
 {
 	struct rt_exec *x = l->x;
 	struct rt_device *d = x->dev[i];
 	struct part *p = &l->part[i];
-	struct err *e = NULL;
+	bool begins = x->comm || !all_here(p);    /* of the walker alone: what passes others has its arguments */
 
-	for (uint32_t k = 0; k < p->nwait; k++) {
-		struct err *w = room == &d->room ? walker_wait(d, p->wait[k]) : event_wait(p->wait[k]);
-		rt_event_unref(p->wait[k]);
-		if (w && !e)
-			e = w;
-		else
-			err_free(w);
-	}
-	if (!e && atomic_load(&l->stop))
-		e = ERR(ABORTED, "launch aborted");
-	if (x->comm) {
-		struct sym_launch s = { x->ident, x->name, x->peer[i], x->npeer[i], &l->stop, help, describe, d };
+	if (begins) {
+		struct sym_launch s = { x->ident, x->name, x->comm ? x->peer[i] : NULL, x->comm ? x->npeer[i] : 0, &l->stop, help, describe, d };
 		d->now = x;
 		sym_begin(d->ep, &s);
 	}
+	struct err *e = arguments_await(p, d);
+	if (!e && atomic_load(&l->stop))
+		e = ERR(ABORTED, "launch aborted");
 	bool began = !e;
 	if (began)
 		e = go(x, i, c, p, room, l, l->id);
@@ -338,25 +381,26 @@ static void part_run(struct launch *l, int i, struct ctx *c, struct room *room)
 	struct err *why = NULL;
 	if (e) {
 		e = launch_fail(l, e);
-		why = x->comm ? err_copy(e) : NULL;
+		why = begins ? err_copy(e) : NULL;
 		if (x->nflown)                /* what is under way ends: the launch is stopped */
 			lane_clear(d->lane);
-	} else if (x->comm)
+	} else if (begins)
 		sym_end(d->ep, NULL);
 	struct rt_event *done = p->done;
 	bool queued = p->queued;
 	runs_no_more(d, p);
 	p->zone = NULL;
-	p->kept = why && began;
-	if (p->kept) {                    /* peers may read what was lent, and write what was granted: it is kept until they have left */
+	p->kept = (x->comm && why && began) || p->waited < p->nwait;
+	if (p->kept && began) {           /* peers may read what was lent, and write what was granted: it is kept until they have left */
 		p->zone = room->zone;
 		room->zone = NULL;
 		if (room == &d->room)
 			atomic_store(&d->zoned, 0);
-		for (int64_t r = 0; r < x->nres; r++)
-			store_ref(p->out[r]);
-		atomic_fetch_add(&x->c->owed, 1);
 	}
+	for (int64_t r = 0; r < x->nres && p->kept; r++)
+		store_ref(p->out[r]);
+	if (p->kept)
+		atomic_fetch_add(&x->c->owed, 1);
 	if (why) {
 		sym_quit(d->ep, why, part_over, p);
 		err_free(why);
@@ -707,7 +751,7 @@ static struct err *refuse(struct rt_exec *x, int32_t id, struct err *e)
 		memset(p->arg, 0, sizeof *p->arg * (size_t)x->narg);
 		memset(p->out, 0, sizeof *p->out * (size_t)x->nres);
 		memset(p->took, 0, (size_t)x->narg);
-		p->nwait = 0;
+		p->nwait = p->waited = 0;
 	}
 	rt_exec_ref(x);
 	pthread_mutex_lock(&x->c->launch);

@@ -175,7 +175,7 @@ static bool rest(struct sym_world *w)
 	t.tv_nsec %= 1000000000;
 	if (!pthread_cond_timedwait(&c->done, &c->lock, &t) || !sym_halted(w))
 		return true;
-	sym_halt.gave_up = true;
+	sym_halt.gave_up = ERR_CANCELLED;
 	return false;
 }
 

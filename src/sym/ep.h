@@ -1,4 +1,4 @@
-/* Inside an endpoint: what its parts share.  ep.c sends and takes lines, ep_wait.c passes the time until one comes. */
+/* Inside an endpoint: what its parts share.  ep.c sends and takes lines, ep_wait.c says what a wait for one looks at, and what ends it. */
 #ifndef RONDO_SYM_EP_H
 #define RONDO_SYM_EP_H
 
@@ -19,8 +19,7 @@ struct err *ep_halted(const struct sym_ep *ep);                                 
 struct err *ep_diverged(struct sym_ep *ep, int pe, uint32_t site, const struct sym_line *l);     /* the peer is elsewhere: at l, or at the end */
 struct err *ep_other_size(struct sym_ep *ep, int pe, uint32_t site, size_t its, size_t n);       /* it gives other bytes where all give the same */
 struct err *ep_absent(struct sym_ep *ep, int pe, uint32_t site);                                 /* it has left the launch and will do no more of it */
-/* After a look in vain: pass the time until the next one. */
-struct err *ep_pass_time(struct sym_ep *ep, struct sym_wait *w, int peer, uint32_t site);
+extern const struct sym_waits ep_waits;                                                          /* for a peer */
 
 static inline bool ep_is_pe(const struct sym_ep *ep, int pe) { return (unsigned)pe < (unsigned)ep->world->npe; }
 
@@ -72,27 +71,8 @@ static inline bool ep_posted(const struct sym_ep *ep, int pe, uint64_t tick)
 	return atomic_load_explicit(&ep_post_at(ep->to[pe].control, ep->lane, tick)->first, memory_order_acquire) == tick;
 }
 
-/* Wait for cond, which says in `peer` for whom.  Where there seems to be no hope for that peer, it may have done its part after
- * the last look; then another one is waited for, if any. */
-#define WAIT(e, cond, peer, site) do { \
-		if (cond) \
-			break; \
-		struct sym_wait w_ = { 0 }; \
-		while (!(cond)) { \
-			int of_ = (peer); \
-			if (!((e) = ep_pass_time(ep, &w_, of_, (site)))) \
-				continue; \
-			bool met_ = (cond); \
-			if (!met_ && of_ == (peer)) \
-				break; \
-			err_free(e); \
-			(e) = NULL; \
-			if (met_) \
-				break; \
-		} \
-		sym_wait_over(ep->me, &w_, &ep->spins, ep->world->spins); \
-		if (w_.since) \
-			atomic_store_explicit(&ep->since, 0, memory_order_relaxed); \
-	} while (0)
+/* SYM_WAIT of an endpoint, at command site. */
+#define WAIT(e, cond, peer, site_) \
+	SYM_WAIT(e, cond, ((struct sym_wait){ .of = &ep_waits, .world = ep->world, .me = ep->me, .ep = ep, .spins = &ep->spins, .site = (site_) }), peer)
 
 #endif

@@ -1,9 +1,9 @@
-/* What an endpoint does while it waits, and what it says of a peer that does not come. */
+/* What ends the waits of an endpoint, and what is said of a peer that does not come. */
 #include <stdlib.h>
 
 #include "ep.h"
 
-enum { WARN_S = 20, APART_S = 2 };
+enum { APART_S = 2 };
 
 /* name: of the program, if it is known. */
 static void where(struct sym_ep *ep, struct str *s, uint32_t prog, uint32_t site, const char *name)
@@ -197,27 +197,13 @@ struct err *sym_lost(struct sym_ep *ep)
 {
 	int proc = atomic_load_explicit(&ep->lost, memory_order_relaxed) - 1;
 
-	if (proc < -1) {
+	if (proc + 1 == SYM_LATE)
+		return ERR(DEADLINE, "device %d has waited more than %.0f s for data that another host sends or takes", ep->pe, ep->world->patience);
+	if (proc + 1 == SYM_GAVE_UP) {
 		struct err *e = ep_halted(ep);
 		return e ? e : ERR(ABORTED, "launch aborted");
 	}
 	return proc < 0 ? NULL : ERR(UNAVAILABLE, "process %d (pid %d) %s: device %d did not get all data from it", proc, ep->world->process[proc].pid, end_of(ep->world, proc), ep->pe);
-}
-
-/* In a crowd: who waits for a thread of its own core gives way to it at once; for one of another core it polls for about
- * as long as giving way takes, each time anew. */
-static bool poll_in_crowd(struct sym_ep *ep, struct sym_wait *w, int peer)
-{
-	enum { BRISK = 10, POLLS = 40 };
-
-	if (!ep_beside(ep, peer) && w->polls++ < POLLS) {
-		if (w->polls > BRISK)
-			sym_pause();
-		return true;
-	}
-	w->polls = 0;
-	w->n = MAX(w->n + 1, ep->world->spins);
-	return false;
 }
 
 void sym_away(struct sym_ep *ep, bool (*away)(void *user), void *user)
@@ -250,46 +236,69 @@ double sym_waited(const struct sym_ep *ep)
 	return since ? clock_s() - since : 0;
 }
 
-struct err *ep_pass_time(struct sym_ep *ep, struct sym_wait *w, int peer, uint32_t site)
-{
-	struct sym_world *world = ep->world;
-	bool many = ep_crowd(world);
+static struct err *peer_hopeless(struct sym_wait *w) { return hopeless(w->ep, w->peer, w->site); }
+static struct err *peer_late(struct sym_wait *w, double waited, bool fail) { return late(w->ep, w->peer, w->site, waited, fail); }
 
-	if (ep->away && ep->away(ep->away_user))
-		return NULL;
-	if (many ? poll_in_crowd(ep, w, peer) : sym_wait_poll(w, &ep->spins, world->spins))
-		return NULL;
-	TRY(hopeless(ep, peer, site));
-	if (ep->l.help && ep->l.help(ep->l.user)) {
-		sym_wait_again(ep->me, w);
-		return NULL;
-	}
-	double waited = sym_wait_rest(world, ep->me, w);
-	if (w->since)
-		atomic_store_explicit(&ep->since, w->since, memory_order_relaxed);
+/* Is the peer somewhere else? */
+static struct err *peer_rested(struct sym_wait *w, double waited)
+{
+	struct sym_ep *ep = w->ep;
+
 	if (w->armed)
 		tell_returns(ep);
-	if (many)
+	if (ep_crowd(ep->world))
 		ep_show_cpu(ep);
-	const struct sym_line *post = waited > 0 ? ahead(ep, peer) : NULL;
+	if (!waited)
+		return NULL;
+	const struct sym_line *post = ahead(ep, w->peer);
 	if (post && post == w->ahead)     /* seen twice: what it has sent before may just have come */
-		return ep_diverged(ep, peer, site, post);
-	if (waited > 0)
-		w->ahead = post;
+		return ep_diverged(ep, w->peer, w->site, post);
+	w->ahead = post;
 	if (ep->most && waited > ep->most)        /* where the peer is is not asked: it may not answer */
-		return ERR(DEADLINE, "device %d has not done for %.0f s with what device %d has sent it", peer, waited, ep->pe);
+		return ERR(DEADLINE, "device %d has not done for %.0f s with what device %d has sent it", w->peer, waited, ep->pe);
 	if (waited > APART_S && waited > w->look) {
-		uint64_t st = apart(ep, peer);
+		uint64_t st = apart(ep, w->peer);
 		if (st && st == w->apart)         /* seen twice, since it may have changed between two words that were read */
-			return ep_diverged(ep, peer, site, &(struct sym_line){ .what = st >> 32 << 32 | (st & 0xffffff) << 8 });
+			return ep_diverged(ep, w->peer, w->site, &(struct sym_line){ .what = st >> 32 << 32 | (st & 0xffffff) << 8 });
 		w->apart = st;
 		w->look = waited + 1;
 	}
-	if (world->patience && waited > world->patience)
-		return late(ep, peer, site, waited, true);
-	if (waited > WARN_S && !w->warned) {
-		w->warned = true;
-		late(ep, peer, site, waited, false);
-	}
 	return NULL;
 }
+
+const struct sym_waits ep_waits = { peer_hopeless, peer_rested, peer_late };
+
+/* --- for something that no peer does -------------------------------------------------- */
+
+static struct err *own_hopeless(struct sym_wait *w) { return ep_halted(w->ep); }
+
+/* Whoever is gone, or has failed, would be waited for next. */
+static struct err *own_rested(struct sym_wait *w, double waited)
+{
+	struct sym_ep *ep = w->ep;
+
+	if (w->armed)
+		tell_returns(ep);
+	for (int i = 0; i < ep->l.npeer && waited; i++)
+		TRY(sym_check(ep, ep->l.peer[i], 0, 0));
+	return NULL;
+}
+
+static struct err *own_late(struct sym_wait *w, double waited, bool fail)
+{
+	if (fail)
+		return ERR(DEADLINE, "device %d has waited %.0f s for %s of program '%s'", w->ep->pe, waited, (const char *)w->what, w->ep->l.name ? w->ep->l.name : "");
+	log_line(LOG_WARN, "device %d has waited %.0f s for %s of program '%s'", w->ep->pe, waited, (const char *)w->what, w->ep->l.name ? w->ep->l.name : "");
+	return NULL;
+}
+
+struct err *sym_wait_own(struct sym_ep *ep, bool (*come)(void *user), void *user, const char *what)
+{
+	static const struct sym_waits own = { own_hopeless, own_rested, own_late };
+	struct err *e = NULL;
+
+	SYM_WAIT(e, come(user), ((struct sym_wait){ .of = &own, .world = ep->world, .me = ep->me, .ep = ep, .spins = &ep->spins, .what = what }), -1);
+	return e;
+}
+
+void sym_has_come(struct sym_world *w, int pe) { sym_notify(w, pe); }

@@ -130,6 +130,7 @@ struct sym_transport {
 	 * has not read yet goes on from memory of the transport's. */
 	void (*forget)(struct sym_world *w, _Atomic uint32_t *left);
 	bool (*poll)(struct sym_world *w);        /* make progress, for one who waits; true if there was some.  May be NULL */
+	bool asks;                        /* which may be the road's own questions whether others are there */
 };
 extern const struct sym_transport sym_chaos, sym_tcp, sym_ucx;
 
@@ -151,6 +152,8 @@ struct sym_process {
 	struct sym_region region;         /* of a process of this host, mapped here */
 };
 
+enum { SYM_GAVE_UP = -1, SYM_LATE = -2 };
+
 /* Where a PE writes at another whose heap is mapped; else NULL.  fenced: of launches up to this, nothing is on its way any more. */
 struct sym_to { struct sym_from *from; struct sym_control *control; uint64_t fenced; };
 
@@ -165,7 +168,7 @@ struct sym_ep {
 	struct chan *chan;                /* npe */
 	struct sym_to *to;                /* npe */
 	struct sym_swap *swap;            /* npe */
-	_Atomic int lost;                 /* process whose data did not come, + 1; -1: it was not waited for */
+	_Atomic int lost;                 /* process whose data did not come, + 1; SYM_GAVE_UP, SYM_LATE: it was not waited for, or for so long */
 	uint32_t named;                   /* program whose name stands in the control zone */
 	struct sym_launch l;
 	bool (*away)(void *user);         /* instead of a wait: sym_away */
@@ -297,12 +300,13 @@ static inline void sym_notify_at(struct sym_world *w, int pe, struct sym_control
 		sym_ring(w, pe);
 }
 static inline void sym_notify(struct sym_world *w, int pe) { sym_notify_at(w, pe, sym_control_of(w, pe)); }
-/* Wait until a count of the road between hosts is down, making progress.  False if this thread is not to wait any more: the count
- * is another's still, until the transport has forgotten it. */
+/* Wait until a count of the road between hosts is down, making progress.  False if this thread is not to wait any more, or nothing has
+ * come or gone for RONDO_TIMEOUT seconds (where the road asks by itself who is there: it has waited so long): the count is another's still, until the transport has forgotten it. */
 bool sym_net_await(struct sym_world *w, _Atomic uint32_t *left);
 void sym_net_get(struct sym_world *w, int from, int pe, void *dst, size_t off, size_t n);      /* its `get`, by its get_nb */
-/* What this thread waits for transports in: the stop of a launch (NULL: in none); whether a wait was given up; for whom (NULL: nobody's launch). */
-extern _Thread_local struct sym_halt { const _Atomic int *stop; bool gave_up; struct sym_ep *ep; } sym_halt;
+/* What this thread waits for transports in: the stop of a launch (NULL: in none); why a wait was given up, as an error code (0: none was); for whom (NULL: nobody's
+ * launch). */
+extern _Thread_local struct sym_halt { const _Atomic int *stop; int gave_up; struct sym_ep *ep; } sym_halt;
 bool sym_halted(const struct sym_world *w);          /* is this thread not to wait any more? */
 double sym_pause_s(void);                           /* what sym_pause takes, in seconds */
 bool sym_barrier_init(bool shared);                 /* can a sleeper make all writers' stores visible? */
@@ -310,44 +314,70 @@ void sym_barrier(bool shared);
 void sym_nap(_Atomic uint32_t *word, uint32_t seen, int64_t ns, bool shared);   /* sym_sleep; shared: with other processes */
 void sym_rouse(_Atomic uint32_t *word, bool shared);                            /* wake all who sleep there */
 
-/* One wait of a PE; starts as zeros.  spins: how often to poll before resting, learnt from wait to wait, at most `most`.
- *
- *     while (!condition) if (!sym_wait_poll(..)) { give up? other work: sym_wait_again(..) : sym_wait_rest(..) }
- *     sym_wait_over(..) */
-/* dead: when another's death was noticed; look: when to look next whether the peer is in another program, apart: its status then. */
-struct sym_wait { int n, polls; bool armed, warned; uint32_t bell; double since, dead, look; uint64_t apart; const struct sym_line *ahead; };
 void sym_share(double cores);         /* so many this process has, if others of the job use theirs; sym_give_way asks */
-bool sym_wait_poll(struct sym_wait *w, int *spins, int most);                   /* true: look again at once */
-void sym_wait_again(struct sym_control *me, struct sym_wait *w);                /* something was done: poll anew */
-/* Yield, or sleep; makes the network progress.  Gives the seconds waited so far after a sleep, else 0. */
-double sym_wait_rest(struct sym_world *world, struct sym_control *me, struct sym_wait *w);
-void sym_wait_over(struct sym_control *me, struct sym_wait *w, int *spins, int most);
-
 bool sym_ctx_failed(struct sym_ctx *c);             /* does it keep an error? */
+extern _Thread_local _Atomic int *sym_stop;         /* becomes non-zero when this thread's waits are to end with CANCELLED; may be NULL */
+
+/* Every wait is one of these, and passes its time in sym_wait_turn: it polls, does other work, yields, sleeps, and ends when there is no hope.  What
+ * differs is what it is of. */
+struct sym_wait;
+struct sym_waits {
+	struct err *(*hopeless)(struct sym_wait *w);                      /* is there a reason to wait no more? */
+	/* It has yielded, or slept: waited seconds so far then, else 0.  May be NULL. */
+	struct err *(*rested)(struct sym_wait *w, double waited);
+	struct err *(*late)(struct sym_wait *w, double waited, bool fail);        /* it takes long: an error, or a line */
+};
+struct sym_wait {
+	const struct sym_waits *of;
+	struct sym_world *world;
+	struct sym_control *me;           /* whose bell wakes it; or NULL: */
+	_Atomic uint32_t *word;           /* who makes it something else than 0 wakes it; or NULL: it looks from time to time, making the network progress */
+	struct sym_ep *ep;                /* in whose launch, which may have other work; NULL: in none */
+	int *spins;                       /* how often to poll before resting, learnt from wait to wait; NULL: as often as all */
+	int brisk;                        /* looks that follow each other at first */
+	uint32_t site;
+	const void *what;                 /* its own */
+	/* From here on as zeros. */
+	int peer;                         /* for whom, as the condition says */
+	int n, polls;
+	bool armed, warned;
+	uint32_t bell;
+	double since, dead, look;         /* it had nothing left but to sleep; another's death was noticed; when to look next whether the peer is */
+	uint64_t apart;                   /* in another program: its status then */
+	const struct sym_line *ahead;
+};
+/* After a look in vain: pass the time until the next one; an error if there is no hope. */
+struct err *sym_wait_turn(struct sym_wait *w);
+void sym_wait_over(struct sym_wait *w);
+/* The answer of a peer that is in step takes little longer than one pause. */
+enum { SYM_BRISK = 200 };
+/* Wait until cond, which says in `who` for whom, and is not looked at again once it has held: a word need not stay as it was, and a look may move on
+ * to the next one.  Where there seems to be no hope for that peer, it may have done its part after the last look; then another one is waited
+ * for, if any.  init: a struct sym_wait. */
+#define SYM_WAIT(e, cond, init, who) do { \
+		if (cond) \
+			break; \
+		struct sym_wait w_ = init; \
+		bool met_ = false; \
+		for (int k_ = w_.brisk; k_ > 0 && !met_; k_--) \
+			met_ = (cond); \
+		while (!met_ && !(met_ = (cond))) { \
+			w_.peer = (who); \
+			if (!((e) = sym_wait_turn(&w_))) \
+				continue; \
+			met_ = (cond); \
+			if (!met_ && w_.peer == (who)) \
+				break; \
+			err_free(e); \
+			(e) = NULL; \
+		} \
+		sym_wait_over(&w_); \
+	} while (0)
+
 /* What a wait of PE pe is for: a word that member `from` of team writes (-1: any of them). */
 struct sym_watch { struct sym_world *w; int pe; const struct sym_team *team; int from; const char *what; };
-extern _Thread_local _Atomic int *sym_stop;         /* becomes non-zero when this thread's waits are to end with CANCELLED; may be NULL */
-/* After a look in vain: pass the time until the next one; an error if there is no hope. */
-struct err *sym_wait_turn(const struct sym_watch *x, struct sym_wait *w);
-void sym_wait_done(const struct sym_watch *x, struct sym_wait *w);
-/* The answer of a peer that is in step takes little longer than one pause: the first looks follow each other. */
-enum { SYM_BRISK = 200 };
-/* cond is not looked at again once it has held: a word need not stay as it was, and a look may move on to the next one. */
-#define SYM_WAIT(e, cond, x) do { \
-		struct sym_wait w_ = { 0 }; \
-		bool met_ = false; \
-		for (int k_ = (x)->w->spins < SYM_BRISK ? SYM_BRISK : 0; k_ < SYM_BRISK && !met_; k_++) \
-			met_ = (cond); \
-		while (!met_ && !(met_ = (cond))) \
-			if (((e) = sym_wait_turn((x), &w_))) { \
-				if ((met_ = (cond))) {       /* it died, but after it had done its part */ \
-					err_free(e); \
-					(e) = NULL; \
-				} \
-				break; \
-			} \
-		sym_wait_done((x), &w_); \
-	} while (0)
+struct sym_wait sym_wait_watch(const struct sym_watch *x);                /* x outlives it */
+struct err *sym_wait_mark(struct sym_world *w, int pe, _Atomic uint32_t *done);       /* for another stream: until *done */
 
 /* Everything before is seen before everything after.  The thread sanitizer knows no fences, but atomic exchanges. */
 static inline void sym_full_fence(void)
@@ -398,11 +428,11 @@ bool sym_ucx_fabric(void);                           /* is there a network here 
 
 /* Do something by the transport, which waits no longer than this launch may; a launch that gave something up has failed. */
 #define VIA(ep, call) do { \
-		sym_halt = (struct sym_halt){ (ep)->l.stop, false, (ep) }; \
+		sym_halt = (struct sym_halt){ (ep)->l.stop, 0, (ep) }; \
 		call; \
 		if (__builtin_expect(sym_halt.gave_up, 0)) \
-			atomic_store(&(ep)->lost, -1); \
-		sym_halt = (struct sym_halt){ NULL, false, NULL }; \
+			atomic_store(&(ep)->lost, sym_halt.gave_up == ERR_DEADLINE ? SYM_LATE : SYM_GAVE_UP); \
+		sym_halt = (struct sym_halt){ NULL, 0, NULL }; \
 	} while (0)
 
 /* The transport to pe, which has closed the launches before this.  Nobody may have waited for what was put in one of them that failed:

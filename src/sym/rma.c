@@ -106,8 +106,11 @@ static bool waited(struct sym_ctx *c, const char *op)
 {
 	if (__builtin_expect(!sym_halt.gave_up, 1))
 		return true;
-	sym_halt.gave_up = false;
-	stick(c, ERR(CANCELLED, "%s: PE %d was cancelled", op, c->pe));
+	if (sym_halt.gave_up == ERR_DEADLINE)
+		stick(c, ERR(DEADLINE, "%s: PE %d has waited more than %.0f s for the network", op, c->pe, c->w->patience));
+	else
+		stick(c, ERR(CANCELLED, "%s: PE %d was cancelled", op, c->pe));
+	sym_halt.gave_up = 0;
 	return false;
 }
 
@@ -640,7 +643,7 @@ static struct err *wait_all(struct sym_ctx *c, const struct sym_cond *x, int64_t
 	/* A word that was as said need not stay so: each is waited for once. */
 	for (size_t i = 0; i < x->n && !e; i++)
 		if (!skipped(x, i))
-			SYM_WAIT(e, compare(x, i, seen), &w);
+			SYM_WAIT(e, compare(x, i, seen), sym_wait_watch(&w), -1);
 	return e;
 }
 
@@ -661,7 +664,7 @@ struct err *sym_wait_any(struct sym_ctx *c, const struct sym_cond *x, size_t *wh
 	*which = x->n;
 	struct sym_watch w = watch_of(c, x);
 	if (counts(x))
-		SYM_WAIT(e, (*which = one_is(c, x)) < x->n, &w);
+		SYM_WAIT(e, (*which = one_is(c, x)) < x->n, sym_wait_watch(&w), -1);
 	return e;
 }
 
@@ -673,7 +676,7 @@ struct err *sym_wait_some(struct sym_ctx *c, const struct sym_cond *x, size_t *w
 	*n = 0;
 	struct sym_watch w = watch_of(c, x);
 	if (counts(x))
-		SYM_WAIT(e, (*n = some_are(x, which)) > 0, &w);
+		SYM_WAIT(e, (*n = some_are(x, which)) > 0, sym_wait_watch(&w), -1);
 	return e;
 }
 

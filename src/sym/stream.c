@@ -80,18 +80,14 @@ static void mark_set(struct mark *m, const struct err *e)
 	sym_wake(&m->done, INT32_MAX);
 }
 
-/* stop: a word that ends the wait when it becomes non-zero; may be NULL. */
-static bool mark_wait(struct mark *m, _Atomic int *stop)
+/* Of a thread that is no PE's: the stream sees what ends its waits. */
+static void mark_wait(struct mark *m)
 {
-	for (int k = 0; !atomic_load_explicit(&m->done, memory_order_acquire); k++) {
-		if (stop && atomic_load_explicit(stop, memory_order_acquire))
-			return false;
+	for (int k = 0; !atomic_load_explicit(&m->done, memory_order_acquire); k++)
 		if (k < 100)
 			sym_pause();
 		else
-			sym_sleep(&m->done, 0, 50000000);
-	}
-	return true;
+			sym_sleep(&m->done, 0, -1);
 }
 
 /* --- the thread ----------------------------------------------------------------------------- */
@@ -200,8 +196,7 @@ static struct err *perform(struct sym_stream *s, const struct op *o)
 	case RECORD:
 		return sym_ctx_quiet(s->cx);
 	case AWAIT:
-		if (!mark_wait(o->mark, &s->cancelled))
-			return ERR(CANCELLED, "PE %d was cancelled", s->pe);
+		TRY(sym_wait_mark(s->w, s->pe, &o->mark->done));
 		return o->mark->err ? err_copy(o->mark->err) : NULL;
 	}
 	return sym_ctx_failed(s->cx) ? sym_ctx_quiet(s->cx) : NULL;
@@ -482,7 +477,7 @@ struct err *sym_event_wait(struct sym_event *v)
 {
 	struct mark *m = latest(v);
 
-	mark_wait(m, NULL);
+	mark_wait(m);
 	struct err *e = m->err ? err_copy(m->err) : NULL;
 	mark_unref(m);
 	return e;

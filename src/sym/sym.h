@@ -169,6 +169,10 @@ bool sym_clear(struct sym_ep *ep, bool all);
 struct err *sym_clear_wait(struct sym_ep *ep);
 /* Wake whoever waits on pe: after stop was set. */
 void sym_ring(struct sym_world *w, int pe);
+/* Wait, between sym_begin and sym_end, for something that no peer does: until come(user), of which sym_has_come tells pe.  what: for messages, "an
+ * argument of program 'step'".  Fails as sym_recv, for any of the launch's peers. */
+struct err *sym_wait_own(struct sym_ep *ep, bool (*come)(void *user), void *user, const char *what);
+void sym_has_come(struct sym_world *w, int pe);              /* any thread */
 /* Seconds that the wait which ep is in has taken; 0: it is in none, or for a moment only.  Any thread. */
 double sym_waited(const struct sym_ep *ep);
 /* Does a wait of this process sleep, or is it about to? One of ep's PE?  Such a one helps (sym_launch) when its PE is rung. */

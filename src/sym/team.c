@@ -64,7 +64,7 @@ static struct err *meet(struct sym_team *t, const char *what)
 		const struct sym_word *word = (struct sym_word *)heap_at(t, t->word[t->me]) + k;
 		sym_word_put(t->w, t->pe, t->pe_of[to], t->word[to] + (size_t)k * sizeof *word, t->syncs);
 		x.from = t->pe_of[(t->me - d + t->n) % t->n];
-		SYM_WAIT(e, atomic_load_explicit(&word->v, memory_order_acquire) >= t->syncs, &x);
+		SYM_WAIT(e, atomic_load_explicit(&word->v, memory_order_acquire) >= t->syncs, sym_wait_watch(&x), -1);
 		if (e)
 			return fail(t, e);
 	}
@@ -311,7 +311,7 @@ struct err *sym_team_new(struct sym_world *w, int pe, const int *list, int n, st
 		struct sym_watch x = { w, pe, t, t->pe_of[r], "making a team" };
 		uint64_t off = area;
 		if (r != t->me) {
-			SYM_WAIT(e, mail_take(t, t->pe_of[r], &id, &off), &x);
+			SYM_WAIT(e, mail_take(t, t->pe_of[r], &id, &off), sym_wait_watch(&x), -1);
 			if (e)
 				goto out;
 			if (off == UINT64_MAX && !poor)

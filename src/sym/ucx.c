@@ -971,7 +971,7 @@ out:
 
 const struct sym_transport sym_ucx = { .name = "ucx", .close = ucx_close, .get = sym_net_get, .put = ucx_put,
                                       .get_nb = ucx_get_nb, .put_nb = ucx_put_nb, .line = ucx_line, .put_line = ucx_put_line, .amo = ucx_amo, .fence = ucx_fence,
-                                      .quiet = ucx_quiet, .forget = ucx_forget, .poll = ucx_poll };
+                                      .quiet = ucx_quiet, .forget = ucx_forget, .poll = ucx_poll, .asks = true };
 
 #else
 

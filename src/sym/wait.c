@@ -1,4 +1,4 @@
-/* Waiting for a word in a PE's own heap that others write.
+/* Waiting: for a word in a PE's own heap that others write, for the network, for another stream; what an endpoint waits for is in ep_wait.c.
  *
  * A wait polls, then does other work, then yields, then sleeps on the PE's bell.  A writer looks for sleepers after it stored
  * its word; to keep a fence out of that path, the sleeper makes every running thread execute one (membarrier)
@@ -11,9 +11,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "impl.h"
+#include "ep.h"
 
-enum { YIELDS = 100, NET_POLLS = 2000, YIELD_EVERY = 8, NAP_NS = 100000000, MIN_SPINS = 500, WARN_S = 20, GRACE_MS = 500 };
+enum { YIELDS = 100, NET_POLLS = 2000, YIELD_EVERY = 8, NAP_NS = 100000000, DOZE_NS = 500000, MIN_SPINS = 500, WARN_S = 20, GRACE_MS = 500 };
 
 _Thread_local _Atomic int *sym_stop;
 _Thread_local struct sym_halt sym_halt;
@@ -120,51 +120,6 @@ bool sym_halted(const struct sym_world *w)
 	       (sym_halt.stop && atomic_load_explicit(sym_halt.stop, memory_order_acquire));
 }
 
-/* The thread does something else meanwhile, if there is anything. */
-static bool did_else(void)
-{
-	struct sym_halt mine = sym_halt;
-	const struct sym_ep *ep = mine.ep;
-
-	if (!ep || !((ep->away && ep->away(ep->away_user)) || (ep->l.help && ep->l.help(ep->l.user))))
-		return false;
-	sym_halt = mine;
-	return true;
-}
-
-bool sym_net_await(struct sym_world *w, _Atomic uint32_t *left)
-{
-	enum { POLLS = 50, AWAKE = 4000, DOZE_NS = 500000 };
-	double since = 0;
-	bool warned = false;
-
-	for (int k = 0; atomic_load_explicit(left, memory_order_acquire); k++)
-		if (k > POLLS && sym_halted(w)) {       /* what is as good as there has come by then */
-			sym_halt.gave_up = true;
-			return false;
-		} else if ((w->net && w->net->poll(w)) || (k > POLLS && did_else()))
-			k = MIN(k, POLLS);
-		else if (k > AWAKE) {
-			since = since ? since : clock_s();
-			if (!warned && clock_s() - since > WARN_S) {
-				log_line(LOG_WARN, "process %d has waited %d s for data that another host sends or takes", w->proc, WARN_S);
-				warned = true;
-			}
-			nanosleep(&(struct timespec){ 0, DOZE_NS }, NULL);
-		} else if (k > POLLS)
-			sched_yield();
-	return true;
-}
-
-void sym_net_get(struct sym_world *w, int from, int pe, void *dst, size_t off, size_t n)
-{
-	_Atomic uint32_t left = 1;
-
-	w->net->get_nb(w, from, pe, dst, off, n, &left);
-	if (!sym_net_await(w, &left))
-		w->net->forget(w, &left);
-}
-
 /* --- bells ----------------------------------------------------------------------- */
 
 bool sym_barrier_init(bool shared)
@@ -187,78 +142,196 @@ void sym_ring(struct sym_world *w, int pe)
 
 /* --- one wait ---------------------------------------------------------------------- */
 
-bool sym_wait_poll(struct sym_wait *w, int *spins, int most)
-{
-	if (++w->n < *spins) {
-		sym_pause();
-		return true;
-	}
-	/* The peer may be waiting for this very core (two threads on one, or another process in the way): polling
-	 * then wastes what it needs. */
-	if (w->n == *spins)
-		w->n = most, *spins = MAX(*spins - *spins / 4, MIN(most, MIN_SPINS));
-	return false;
-}
-
 static _Atomic int resting;            /* waits of this process that are armed */
 
 bool sym_resting(void) { return atomic_load(&resting) > 0; }
 bool sym_rests(const struct sym_ep *ep) { return atomic_load(&ep->me->sleepers) > 0; }
 
-static void arm(struct sym_control *me, struct sym_wait *w)
+static void arm(struct sym_wait *w)
 {
-	w->bell = atomic_load(&me->bell);
+	w->bell = atomic_load(&w->me->bell);
 	atomic_fetch_add(&resting, 1);
-	atomic_fetch_add(&me->sleepers, 1);
+	atomic_fetch_add(&w->me->sleepers, 1);
 	w->armed = true;
 }
 
-static void disarm(struct sym_control *me, struct sym_wait *w)
+static void disarm(struct sym_wait *w)
 {
 	if (w->armed) {
-		atomic_fetch_sub(&me->sleepers, 1);
+		atomic_fetch_sub(&w->me->sleepers, 1);
 		atomic_fetch_sub(&resting, 1);
 	}
 	w->armed = false;
 }
 
-void sym_wait_again(struct sym_control *me, struct sym_wait *w)
+/* Something was done: poll anew. */
+static void again(struct sym_wait *w)
 {
 	w->n = 0;
-	disarm(me, w);
+	disarm(w);
 }
 
-double sym_wait_rest(struct sym_world *world, struct sym_control *me, struct sym_wait *w)
+/* fn may wait for transports itself. */
+static bool did(bool (*fn)(void *user), void *user)
 {
-	if (world->net && world->net->poll(world)) {
-		sym_wait_again(me, w);
+	struct sym_halt mine = sym_halt;
+	bool done = fn(user);
+
+	sym_halt = mine;
+	return done;
+}
+
+/* In a crowd: who waits for a thread of its own core gives way to it at once; for one of another core it polls for about
+ * as long as giving way takes, each time anew. */
+static bool poll_in_crowd(struct sym_wait *w)
+{
+	enum { BRISK = 10, POLLS = 40 };
+
+	if (w->peer >= 0 && !ep_beside(w->ep, w->peer) && w->polls++ < POLLS) {
+		if (w->polls > BRISK)
+			sym_pause();
+		return true;
+	}
+	w->polls = 0;
+	w->n = MAX(w->n + 1, w->world->spins);
+	return false;
+}
+
+static bool of_network(const struct sym_wait *w) { return !w->me && !w->word; }
+
+/* Look again at once? */
+static bool polls(struct sym_wait *w)
+{
+	enum { LOOKS = 50 };
+	struct sym_world *world = w->world;
+	int most = world->spins, *spins = w->spins;
+
+	if (of_network(w)) {              /* a look there is no pause */
+		bool some = world->net && world->net->poll(world);
+		if (some) {
+			w->n = MIN(w->n, LOOKS);
+			w->since = world->net->asks ? w->since : 0;
+		}
+		return ++w->n < LOOKS || (some && !sym_halted(world));
+	}
+	if (w->ep && ep_crowd(world))
+		return poll_in_crowd(w);
+	if (++w->n < (spins ? *spins : most)) {
+		sym_pause();
+		return true;
+	}
+	/* The peer may be waiting for this very core (two threads on one, or another process in the way): polling
+	 * then wastes what it needs. */
+	if (spins && w->n == *spins)
+		w->n = most, *spins = MAX(*spins - *spins / 4, MIN(most, MIN_SPINS));
+	return false;
+}
+
+/* Yield, or sleep; makes the network progress.  Gives the seconds waited so far after a sleep, else 0. */
+static double rest(struct sym_wait *w)
+{
+	struct sym_world *world = w->world;
+
+	if (w->me && world->net && world->net->poll(world)) {
+		again(w);
 		return 0;
 	}
 	/* A look at the network takes as long as a yield, which is for those who have no core of their own. */
 	if (w->n < world->spins + (world->net ? NET_POLLS : YIELDS) && ((world->roomy && w->n % YIELD_EVERY) || sym_give_way()))
 		return 0;
+	if (!w->since) {
+		w->since = clock_s();
+		if (w->ep)
+			atomic_store_explicit(&w->ep->since, w->since, memory_order_relaxed);
+	}
+	if (!w->me) {
+		if (w->word)
+			sym_sleep(w->word, 0, NAP_NS);
+		else
+			nanosleep(&(struct timespec){ 0, DOZE_NS }, NULL);
+		return clock_s() - w->since;
+	}
 	if (!w->armed) {
-		if (!w->since)
-			w->since = clock_s();
-		arm(me, w);
+		arm(w);
 		if (!world->fence)
 			sym_barrier(world->shared);
 		return 0;                 /* the caller looks once more */
 	}
-	sym_nap(&me->bell, w->bell, NAP_NS, world->shared);
-	disarm(me, w);
+	sym_nap(&w->me->bell, w->bell, NAP_NS, world->shared);
+	disarm(w);
 	w->n = world->spins;
 	return clock_s() - w->since;
 }
 
-void sym_wait_over(struct sym_control *me, struct sym_wait *w, int *spins, int most)
+struct err *sym_wait_turn(struct sym_wait *w)
 {
-	if (w->n && w->n < *spins)
-		*spins = MIN(*spins + *spins / 8 + 1, most);
-	disarm(me, w);
+	struct sym_ep *ep = w->ep;
+	bool first = of_network(w);       /* who goes away lets it progress before */
+
+	if ((first && polls(w)) || (ep && ep->away && did(ep->away, ep->away_user)) || (!first && polls(w)))
+		return NULL;
+	TRY(w->of->hopeless(w));
+	if (ep && ep->l.help && did(ep->l.help, ep->l.user)) {
+		again(w);
+		return NULL;
+	}
+	double waited = rest(w);
+	if (w->of->rested)
+		TRY(w->of->rested(w, waited));
+	if (w->world->patience && waited > w->world->patience)
+		return w->of->late(w, waited, true);
+	if (waited > WARN_S && !w->warned) {
+		w->warned = true;
+		w->of->late(w, waited, false);
+	}
+	return NULL;
 }
 
-/* --- waits that no endpoint is part of ------------------------------------------------ */
+void sym_wait_over(struct sym_wait *w)
+{
+	if (w->spins && w->n && w->n < *w->spins)
+		*w->spins = MIN(*w->spins + *w->spins / 8 + 1, w->world->spins);
+	disarm(w);
+	if (w->since && w->ep)
+		atomic_store_explicit(&w->ep->since, 0, memory_order_relaxed);
+}
+
+/* --- for the network ------------------------------------------------------------------- */
+
+static struct err *halted(struct sym_wait *w) { return sym_halted(w->world) ? ERR(CANCELLED, "a wait for the network was cancelled") : NULL; }
+
+static struct err *silent(struct sym_wait *w, double waited, bool fail)
+{
+	if (fail)
+		return ERR(DEADLINE, "process %d has waited %.0f s for data that another host sends or takes", w->world->proc, waited);
+	log_line(LOG_WARN, "process %d has waited %.0f s for data that another host sends or takes", w->world->proc, waited);
+	return NULL;
+}
+
+bool sym_net_await(struct sym_world *w, _Atomic uint32_t *left)
+{
+	static const struct sym_waits network = { halted, NULL, silent };
+	struct err *e = NULL;
+
+	/* What is as good as there has come by the time it is looked whether to go on. */
+	SYM_WAIT(e, !atomic_load_explicit(left, memory_order_acquire), ((struct sym_wait){ .of = &network, .world = w, .ep = sym_halt.ep }), -1);
+	if (!e)
+		return true;
+	sym_halt.gave_up = (int)e->code;
+	err_free(e);
+	return false;
+}
+
+void sym_net_get(struct sym_world *w, int from, int pe, void *dst, size_t off, size_t n)
+{
+	_Atomic uint32_t left = 1;
+
+	w->net->get_nb(w, from, pe, dst, off, n, &left);
+	if (!sym_net_await(w, &left))
+		w->net->forget(w, &left);
+}
+
+/* --- for a word of a team, for another stream -------------------------------------------- */
 
 static struct err *peer_gone(const struct sym_watch *x, int pe)
 {
@@ -269,10 +342,10 @@ static struct err *peer_gone(const struct sym_watch *x, int pe)
 	           atomic_load(&p->life) == SYM_DEAD ? "has died" : "has left the job", x->pe, pe, x->what);
 }
 
-/* Is there a reason to wait no more?  The writer itself must be there.  Another's death ends the wait a little later: it
- * may have died, or left, after it had done its part. */
-static struct err *hopeless(const struct sym_watch *x, struct sym_wait *w)
+/* The writer itself must be there.  Another's death ends the wait a little later: it may have died, or left, after it had done its part. */
+static struct err *hopeless(struct sym_wait *w)
 {
+	const struct sym_watch *x = w->what;
 	struct sym_world *world = x->w;
 	int gone = atomic_load_explicit(&world->gone, memory_order_acquire), here = 0, dead = -1;
 
@@ -284,7 +357,7 @@ static struct err *hopeless(const struct sym_watch *x, struct sym_wait *w)
 		return NULL;
 	if (x->from >= 0 && atomic_load(&world->process[world->peer[x->from].proc].life) != SYM_HERE)
 		return peer_gone(x, x->from);
-	for (int i = 0; i < x->team->n; i++) {
+	for (int i = 0; i < (x->team ? x->team->n : 0); i++) {
 		int pe = x->team->pe_of[i], life = atomic_load(&world->process[world->peer[pe].proc].life);
 		here += life == SYM_HERE && pe != x->pe;
 		if (life != SYM_HERE && (dead < 0 || life == SYM_DEAD))
@@ -297,39 +370,35 @@ static struct err *hopeless(const struct sym_watch *x, struct sym_wait *w)
 	return clock_s() - w->dead < GRACE_MS / 1000. ? NULL : peer_gone(x, dead);
 }
 
-static struct err *late(const struct sym_watch *x, double waited, bool fail)
+static struct err *late(struct sym_wait *w, double waited, bool fail)
 {
-	char who[32] = "any of its team";
+	const struct sym_watch *x = w->what;
+	char who[32] = "another stream";
 
 	if (x->from >= 0)
 		snprintf(who, sizeof who, "PE %d", x->from);
+	else if (x->team)
+		snprintf(who, sizeof who, "any of its team");
 	if (fail)
 		return ERR(DEADLINE, "PE %d has waited %.0f s for %s in %s", x->pe, waited, who, x->what);
 	log_line(LOG_WARN, "PE %d has waited %.0f s for %s in %s", x->pe, waited, who, x->what);
 	return NULL;
 }
 
-struct err *sym_wait_turn(const struct sym_watch *x, struct sym_wait *w)
-{
-	struct sym_world *world = x->w;
-	struct sym_control *me = sym_control_of(world, x->pe);
+static const struct sym_waits word = { hopeless, NULL, late };
 
-	if (!learnt || learnt > world->spins)
-		learnt = world->spins;
-	if (sym_wait_poll(w, &learnt, world->spins))
-		return NULL;
-	TRY(hopeless(x, w));
-	double waited = sym_wait_rest(world, me, w);
-	if (world->patience && waited > world->patience)
-		return late(x, waited, true);
-	if (waited > WARN_S && !w->warned) {
-		w->warned = true;
-		late(x, waited, false);
-	}
-	return NULL;
+struct sym_wait sym_wait_watch(const struct sym_watch *x)
+{
+	if (!learnt || learnt > x->w->spins)
+		learnt = x->w->spins;
+	return (struct sym_wait){ .of = &word, .world = x->w, .me = sym_control_of(x->w, x->pe), .spins = &learnt, .brisk = x->w->spins < SYM_BRISK ? 0 : SYM_BRISK, .what = x };
 }
 
-void sym_wait_done(const struct sym_watch *x, struct sym_wait *w)
+struct err *sym_wait_mark(struct sym_world *w, int pe, _Atomic uint32_t *done)
 {
-	sym_wait_over(sym_control_of(x->w, x->pe), w, &learnt, x->w->spins);
+	const struct sym_watch x = { w, pe, NULL, -1, "a wait for its event" };
+	struct err *e = NULL;
+
+	SYM_WAIT(e, atomic_load_explicit(done, memory_order_acquire), ((struct sym_wait){ .of = &word, .world = w, .word = done, .what = &x }), -1);
+	return e;
 }

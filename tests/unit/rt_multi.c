@@ -472,6 +472,95 @@ static void patience(void **state)
 	cl = mine;
 }
 
+/* An array of device d that is there when `released`. */
+static struct rt_buffer *later(int d)
+{
+	static const char text[] =
+		"prog \"later\" devices 1 registers 1 zone 0 flops 0 fingerprint 23 comm 00\n"
+		"arg 0 f32[4] bytes 16\nres 0 f32[4] bytes 16\nbuf 0 arg 0 size 16\nbuf 1 out 0 size 16\n"
+		"custom 0 \"maybe\" api 4 (f32[4]) -> (f32[4])\nrun {\n custom 0 \"maybe\" (b0) -> (b1)\n}\n";
+	int dev[1] = { NDEV - 1 };
+	struct rt_exec *x = load(text, dev);
+	struct rt_buffer *a = four(NDEV - 1, 1), *out, *copy;
+	struct rt_event *done;
+
+	rt_custom_register("maybe", stuck, NULL);
+	ok(rt_exec_run(x, &a, NULL, 0, 0, &out, &done));
+	ok(rt_buffer_copy(out, rt_client_device(cl, d), 0, &copy));
+	assert_false(rt_event_ready(rt_buffer_ready(copy)));
+	rt_event_unref(done);
+	rt_buffer_unref(out);
+	rt_buffer_unref(a);
+	rt_exec_unref(x);
+	return copy;
+}
+
+/* Two devices, of which the first is given what is not there: the launch ends, as the second one's argument or RONDO_TIMEOUT has it; and the device goes on. */
+static void not_given(bool talks, bool bad)
+{
+	static const char text[] =
+		"prog \"given\" devices 2 registers 1 zone 64 flops 0 fingerprint 24 comm 00\n"
+		"arg 0 f32[4] bytes 16 alias 0\nres 0 f32[4] bytes 16\nbuf 0 arg 0 size 16\nbuf 1 out 0 size 16 alias 0\nbuf 2 temp at 0 size 16\n"
+		"group 0 1 2 [0,1]\n"
+		"kern 0 elem (f32[4], f32[4]) -> (f32[4]) expr (f32, f32) { %%2 = add f32 %%0 %%1 -> f32 } (%%2)\n"
+		"coll 0 all_reduce f32 n 1 algo auto group 0 redop add outer 1 inner 16\n"
+		"run {\n%s kern 0 elem (b0, b0) -> (b1)\n}\n";
+	const struct rt_shape four_of = { DT_f32, 1, { 4 } };
+	struct rt_client *mine = cl;
+	int dev[2] = { 0, 1 }, next[1] = { 0 };
+	struct rt_buffer *a[2], *out[2];
+	struct rt_event *done[2];
+	struct str s = { 0 };
+	float v;
+
+	if (!bad)
+		ok(conf_set("TIMEOUT", "1"));
+	setup(NULL);
+	ok(conf_set("TIMEOUT", "0"));
+	atomic_store(&released, false);
+	str_addf(&s, text, talks ? " coll 0 all_reduce (b0) -> (b2)\n" : "");
+	struct rt_exec *x = load(s.p, dev);
+	a[0] = later(0);
+	a[1] = bad ? rt_buffer_error(rt_client_device(cl, 1), 0, &four_of, ERR(NOT_FOUND, "no data")) : four(1, 1);
+	ok(rt_exec_run(x, a, NULL, 0, 0, out, done));
+	for (int i = 0; i < 2; i++) {
+		struct err *e = rt_event_wait(done[i]);
+		if (talks || bad || !i) {
+			assert_non_null(e);
+			assert_int_equal(e->code, bad ? ERR_NOT_FOUND : ERR_DEADLINE);
+		} else
+			ok(e);
+		if (!bad && !i && !talks)     /* else either may be the first */
+			assert_non_null(strstr(e->msg, " s for an argument of program 'given'"));
+		err_free(e);
+		rt_event_unref(done[i]);
+		rt_buffer_unref(out[i]);
+		rt_buffer_unref(a[i]);
+	}
+	struct rt_exec *y = load("prog \"next\" devices 1 registers 1 zone 0 flops 0 fingerprint 25 comm 00\n"
+	                         "arg 0 f32[4] bytes 16\nres 0 f32[4] bytes 16\nbuf 0 arg 0 size 16\nbuf 1 out 0 size 16\n"
+	                         "kern 0 copy (f32[4]) -> (f32[4])\nrun {\n kern 0 copy (b0) -> (b1)\n}\n", next);
+	a[0] = four(0, 3);
+	ok(rt_exec_run(y, a, NULL, 0, 0, out, done));
+	ok(one_of(out[0], &v));
+	assert_true(v == 3);
+	atomic_store(&released, true);
+	rt_event_unref(done[0]);
+	rt_buffer_unref(out[0]);
+	rt_buffer_unref(a[0]);
+	rt_exec_unref(y);
+	rt_exec_unref(x);
+	rt_client_free(cl);
+	str_free(&s);
+	cl = mine;
+}
+
+static void ungiven(void **state)
+{
+	for (int k = 0; k < 4; k++)
+		not_given(k & 1, k & 2);
+}
+
 /* Devices that wait in a collective take tiles of the one they wait for. */
 static void helping(void **state)
 {
@@ -827,7 +916,7 @@ static void closed(void **state)
 int main(void)
 {
 	const struct CMUnitTest t[] = {
-		cmocka_unit_test(ring), cmocka_unit_test(overlapping), cmocka_unit_test(failure), cmocka_unit_test(diverging), cmocka_unit_test(idle), cmocka_unit_test(patience), cmocka_unit_test(helping), cmocka_unit_test(called), cmocka_unit_test(woken_at_once),
+		cmocka_unit_test(ring), cmocka_unit_test(overlapping), cmocka_unit_test(failure), cmocka_unit_test(diverging), cmocka_unit_test(idle), cmocka_unit_test(patience), cmocka_unit_test(ungiven), cmocka_unit_test(helping), cmocka_unit_test(called), cmocka_unit_test(woken_at_once),
 		cmocka_unit_test(beside), cmocka_unit_test(behind), cmocka_unit_test(memory), cmocka_unit_test(results_stay), cmocka_unit_test(nested), cmocka_unit_test(closed),
 	};
 

@@ -26,11 +26,14 @@ static char dir[64];
 static pid_t other;
 static _Atomic int stop;
 
+static void reads_long(struct sym_world *w, struct sym_ep *ep, size_t off);
+
 static void world_open(const struct scene *s, int i, struct kv **kv, struct sym_world **w)
 {
 	conf_set("PROCESSES", "2");
 	conf_set("PROCESS", i ? "1" : "0");
 	conf_set("TRANSPORT", s->road);
+	conf_set("TIMEOUT", s->act == reads_long && !i ? "2" : "0");
 	CHECK_OK(sym_boot_env(kv));
 	CHECK_OK(sym_open(&(struct sym_opts){ .nlocal = 1, .boot = *kv, .threads = 1, .chaos = s->chaos, .seed = (uint64_t)i }, w));
 }
@@ -82,6 +85,17 @@ static void reads(struct sym_world *w, struct sym_ep *ep, size_t off)
 {
 	kept = filled(1);
 	GIVEN_UP(sym_get(ep, 1, kept, off, MUCH));
+	memset(kept, KEPT, MUCH);
+}
+
+/* Of which nothing comes for RONDO_TIMEOUT seconds. */
+static void reads_long(struct sym_world *w, struct sym_ep *ep, size_t off)
+{
+	kept = filled(1);
+	other_stops();
+	double since = clock_s();
+	sym_get(ep, 1, kept, off, MUCH);
+	CHECK(clock_s() - since < PROMPT_S);
 	memset(kept, KEPT, MUCH);
 }
 
@@ -188,7 +202,7 @@ static int first(const struct scene *s)
 	struct err *e = sym_lost(ep);             /* what it has not waited for it cannot have succeeded with */
 	if (!e && s->act == reads_on)
 		e = ERR(ABORTED, "all has come");
-	CHECK(e && (e->code == ERR_ABORTED || (!s->goes_on && e->code == ERR_UNAVAILABLE)));
+	CHECK(e && (e->code == (s->act == reads_long ? ERR_DEADLINE : ERR_ABORTED) || (!s->goes_on && e->code == ERR_UNAVAILABLE)));
 	sym_quit(ep, e, NULL, NULL);
 	err_free(e);
 	kill(other, SIGCONT);
@@ -358,6 +372,7 @@ static void chaos(void **state)
 static void ucx(void **state)
 {
 	run(&(struct scene){ "ucx", false, reads, true });
+	run(&(struct scene){ "ucx", false, reads_long, true });
 	run(&(struct scene){ "ucx", false, NULL, true });
 	run(&(struct scene){ "ucx", false, reads_nb, true });
 	run(&(struct scene){ "ucx", false, writes, false });
