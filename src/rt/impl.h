@@ -431,7 +431,7 @@ struct part {
 	struct rt_event **wait;       /* events of arguments that were not ready */
 	uint32_t nwait, waited;       /* of them; those that have come are the first */
 	struct callback then;         /* of the next one */
-	_Atomic int come;             /* has it?  Of launch.c */
+	_Atomic int come;             /* has it?  Of part.c */
 	struct store **out;           /* nres, of the results, which hold them until this is done; where others may touch them longer, references */
 	bool kept;                    /* they are */
 	uint8_t *took;                /* narg: its storage was given away */
@@ -482,6 +482,43 @@ struct err *part_make(struct part *p, struct rt_exec *x, int i, struct rt_buffer
 void part_undo(struct part *p, const struct rt_exec *x, struct rt_buffer *const *arg);      /* as if the last two had not been */
 void part_wait_for(struct part *p, const struct rt_exec *x, struct rt_buffer *const *arg);      /* events of arguments that are not ready */
 
+/* --- room.c -------------------------------------------------------------------- */
+
+enum { ROOM_NAP_NS = 50000, ASK_NAPS = EVENT_ASK_NS / ROOM_NAP_NS };      /* who waits without a wake-up looks so often, and asks so seldom whether it gives up */
+
+static inline bool exec_spans(const struct rt_exec *x) { return x->nlocal < x->p->ndev; }      /* does it run in other processes too? */
+/* Where memory is short, what was queued before is waited for, and what is lacking then is an error of this call, which has taken nothing from anybody.
+ * The processes of a job launch in one order, so what is waited for begins in all of them.  Where one does otherwise, or comes only after what this one does
+ * behind the call, there is an end to it: what is lacking is an error of the results then. */
+struct err *room_for(struct rt_exec *x);
+void room_promise(struct rt_exec *x, struct part *p, int i);           /* what a queued launch will take is not for others, until: */
+void room_kept(struct rt_exec *x, struct part *p);                     /* it has it, or will not */
+/* Memory for the results that have none yet, and the program zone.  The caller owns the device, or room. */
+struct err *room_take(struct rt_exec *x, struct rt_device *d, struct part *p, struct room *room);
+
+/* --- part.c -------------------------------------------------------------------- */
+
+/* The launch ends on all devices with the first error; e is taken.  Returns this device's copy. */
+struct err *launch_fail(struct launch *l, struct err *e);
+/* Start and walk.  The caller owns the device, or room; l: NULL if nobody else has a part in it. */
+struct err *part_go(struct rt_exec *x, int i, struct ctx *c, struct part *p, struct room *room, struct launch *l, int32_t id);
+void part_arguments_drop(struct rt_exec *x, struct store *const *arg, const uint8_t *took);      /* what a launch holds of one device's arguments */
+void part_runs(struct rt_device *d, struct part *p);        /* it is in d->under from now on; under the device's lock */
+void part_run(struct launch *l, int i, struct ctx *c, struct room *room);        /* all of it; then it is in d->under no more */
+
+/* --- queue.c ------------------------------------------------------------------- */
+
+/* Wait for a place in the queue of each device of x; a call from inside a host callback never waits.  No lock is
+ * held meanwhile: a callback may need it for the queue to move on. */
+struct err *queue_places(struct rt_exec *x, bool inside);
+void queue_places_back(struct rt_exec *x, int n);                      /* those on the first n devices of the client */
+uint32_t queue_append(struct rt_device *d, struct launch *l, int i);   /* gives whom to wake when the launch is in all its queues */
+/* Takes the first launch off the queue that may run before those before it; *i: which of its parts is of d.  NULL: there is none. */
+struct launch *queue_passes(struct rt_device *d, int *i);
+void *walker_main(void *device);
+
+/* --- launch.c ------------------------------------------------------------------ */
+
 static inline size_t launch_bytes(const struct rt_exec *x) { return sizeof(struct launch) + (size_t)x->nlocal * (sizeof(struct part) + launch_each(x)); }
 
 /* --- then.c ------------------------------------------------------------------ */
@@ -519,7 +556,6 @@ struct frame {
 /* Run all commands.  The error is that of this device; an aborted launch gives ABORTED. */
 struct err *walk(struct frame *f);
 extern _Thread_local struct rt_device *walking;        /* the device whose walker this thread is; NULL: none's */
-void *walker_main(void *device);                       /* launch.c */
 /* Takes those launches off the queue of d that may run before those before them, and runs each, with registers and memory of its own, on this thread; what
  * calls back itself on one of its own, since what it waits for may be next. */
 void launch_relieve(struct rt_device *d);

@@ -2,7 +2,7 @@
  *
  * A callback may wait for another thread, one that fills a queue of batches say, whose program is queued on the same device behind the one
  * that called, or on another behind one that waits for that: it would wait for ever.  So while a callback takes longer than a moment, a thread
- * of the client runs what is queued where nothing goes on, and may go first (launch.c). */
+ * of the client runs what is queued where nothing goes on, and may go first (queue.c). */
 #include <time.h>
 
 #include "impl.h"

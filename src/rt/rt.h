@@ -114,7 +114,7 @@ void rt_buffer_release(struct rt_buffer *b);
 /* New handle on the same storage, other type or shape of equal size. */
 struct err *rt_buffer_bitcast(struct rt_buffer *b, const struct rt_shape *s, struct rt_buffer **out);
 
-/* --- exec.c, launch.c, walk.c ------------------------------------------------------ */
+/* --- exec.c, launch.c, part.c, walk.c ---------------------------------------------- */
 
 /* p is taken.  dev: p->ndev global device ids, position by position (the device assignment); those of this
  * process are run (there may be none).  Loads generated code, prepares kernels, copies constants to each device once. */

@@ -1,4 +1,4 @@
-/* A launch that waits for its arguments, and may be told to stop meanwhile (src/rt/launch.c: comes_later, has_come, part_over): what it holds is given back once, by
+/* A launch that waits for its arguments, and may be told to stop meanwhile (src/rt/part.c: comes_later, has_come, part_over): what it holds is given back once, by
  * the walker or by whoever makes the last argument, and not before all are made.  MUTANT 1: who leaves does not look whether the argument has come; 2: it has come
  * by two steps; 3: who leaves gives back at once; 4: it is said that the argument is yet to come when that is asked for already; 5: behind an argument that has come
  * the next one is not asked for. */

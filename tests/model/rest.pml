@@ -1,4 +1,4 @@
-/* Walkers that sleep on one word of their client, each by a bit of its own, and are woken by one call (src/rt/launch.c: walker_rest; src/rt/device.c).
+/* Walkers that sleep on one word of their client, each by a bit of its own, and are woken by one call (src/rt/queue.c: walker_rest; src/rt/device.c).
  * Two launches, each for both walkers, by two threads.  MUTANT 1: a walker looks at the word behind its own bell; 2: it says that it sleeps behind
  * its last look; 3: the word stays as it is; 4: it does not look at its bell again.  Spin must find that it then sleeps for ever. */
 #ifndef MUTANT
