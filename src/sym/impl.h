@@ -413,7 +413,7 @@ struct err *sym_fetch(struct sym_world *w, const struct kv *kv, const char *key,
 struct err *sym_join(struct sym_world *w, const struct kv *boot);
 void sym_part(struct sym_world *w);                  /* say goodbye */
 
-/* --- tcp.c, dial.c, ucx.c: between hosts -------------------------------------------------------- */
+/* --- tcp.c, dial.c, ucx.c (ucx.h): between hosts -------------------------------------------------------- */
 
 /* Open the road to the processes in reach[nproc]; sets w->net and its w->net_data, which are closed with the world also if this fails,
  * or memory runs out in it: by then the others can ask why.  Collective over them. */
