@@ -399,10 +399,13 @@ static void relays(struct rt_exec *x)
 		return;
 	x->given = mem_alloc(sizeof *x->given * (size_t)n);
 	x->rest = mem_alloc(sizeof *x->rest * (size_t)MAX(p->narg, 1));
+	x->fresh = mem_alloc(sizeof *x->fresh * (size_t)MAX(p->nres, 1));
 	n = 0;
 	for (uint32_t r = 0; r < p->nres; r++)
 		if (x->donor[r] >= 0)
 			x->given[n++] = x->donor[r];
+		else
+			x->fresh[x->nfresh++] = (int32_t)r;
 	for (uint32_t k = 0; k < p->narg; k++)
 		if (x->taker[k] < 0)
 			x->rest[x->nrest++] = (int32_t)k;
@@ -461,6 +464,7 @@ static void exec_free(void *v)
 	free(x->relays);
 	free(x->given);
 	free(x->rest);
+	free(x->fresh);
 	spare_fini(&x->launches);
 	free(x->resmem);
 	free(x->layout);

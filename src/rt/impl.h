@@ -412,8 +412,8 @@ struct rt_exec {
 	int32_t *donor, *taker;       /* result -> parameter whose storage it takes, -1; parameter -> result, -1 */
 	int64_t ndonor;
 	struct relays **relays;       /* per local device; NULL: what a launch makes of its parameters is not what the next one wants */
-	int32_t *given, *rest;        /* if not NULL: the donors by result; the other parameters */
-	int64_t nrest;
+	int32_t *given, *rest, *fresh;        /* if not NULL: the donors by result; the other parameters; results without one */
+	int64_t nrest, nfresh;
 	struct spare launches;
 	uint8_t *resmem;              /* memory kind of each result */
 	const struct layout **layout; /* of each argument, then of each result */
@@ -502,7 +502,7 @@ struct err *room_take(struct rt_exec *x, struct rt_device *d, struct part *p, st
 struct err *launch_fail(struct launch *l, struct err *e);
 /* Start and walk.  The caller owns the device, or room; l: NULL if nobody else has a part in it. */
 struct err *part_go(struct rt_exec *x, int i, struct ctx *c, struct part *p, struct room *room, struct launch *l, int32_t id);
-void part_arguments_drop(struct rt_exec *x, struct store *const *arg, const uint8_t *took);      /* what a launch holds of one device's arguments */
+void part_arguments_drop(const struct part *p);        /* what a launch holds of one device's arguments */
 void part_runs(struct rt_device *d, struct part *p);        /* it is in d->under from now on; under the device's lock */
 void part_run(struct launch *l, int i, struct ctx *c, struct room *room);        /* all of it; then it is in d->under no more */
 

@@ -60,6 +60,7 @@ static struct err *refuse(struct rt_exec *x, int32_t id, struct err *e)
 		memset(p->out, 0, sizeof *p->out * (size_t)x->nres);
 		memset(p->took, 0, (size_t)x->narg);
 		p->nwait = p->waited = 0;
+		p->bound = 0;
 	}
 	rt_exec_ref(x);
 	pthread_mutex_lock(&x->c->launch);
@@ -106,7 +107,7 @@ static bool run_inline(struct rt_exec *x, struct rt_buffer *const *arg, const in
 	atomic_fetch_and(&d->state, ~STATE_INLINE);
 	*err = e;
 	if (got)
-		part_arguments_drop(x, p->arg, p->took);
+		part_arguments_drop(p);
 	if (l)
 		spare_give(&x->launches, l);
 	for (int64_t r = 0; r < x->nres && got && e; r++)

@@ -45,12 +45,16 @@ static void bind(struct rt_exec *x, int i, struct ctx *c, const struct part *l, 
 				c->base[b] = data + p->buf[b].off;
 		c->zone = z;
 	}
-	for (int64_t k = 0; k < x->narg; k++)
-		if (x->argbuf[k] >= 0 && (!same || x->taker[k] < 0))
+	for (int64_t j = 0; j < (same ? x->nrest : x->narg); j++) {
+		int64_t k = same ? x->rest[j] : j;
+		if (x->argbuf[k] >= 0)
 			c->base[x->argbuf[k]] = store_enter(l->arg[k]);
-	for (int64_t k = 0; k < x->nres; k++)
-		if (x->outbuf[k] >= 0 && (!same || x->donor[k] < 0))
+	}
+	for (int64_t j = 0; j < (same ? x->nfresh : x->nres); j++) {
+		int64_t k = same ? x->fresh[j] : j;
+		if (x->outbuf[k] >= 0)
 			c->base[x->outbuf[k]] = store_enter(l->out[k]);
+	}
 	for (uint32_t k = 0; k < x->nlodger; k++)
 		c->base[x->lodger[k]] = c->base[p->buf[x->lodger[k]].alias] + p->buf[x->lodger[k]].off;
 	c->bound = l->bound;
@@ -72,7 +76,7 @@ static struct err *started(void *v)
 	struct rt_device *d = x->dev[i];
 
 	TRY(room_take(x, d, p, room));
-	for (int64_t r = 0; r < x->nres; r++)
+	for (int64_t r = 0; r < x->nres && !p->bound; r++)
 		if (x->donor[r] >= 0 && !(p->took[x->donor[r]] && x->taker[x->donor[r]] == r))
 			store_copy(p->out[r], 0, p->arg[x->donor[r]], 0, (size_t)x->p->buf[x->outbuf[r]].size);
 	bind(x, i, c, p, room->zone);
@@ -100,11 +104,15 @@ static bool describe(void *user, uint32_t ident, uint32_t site, struct str *s)
 /* A waiting device works for the others: their kernels may be what it waits for. */
 static bool help(void *device) { return pool_help_others(device); }
 
-void part_arguments_drop(struct rt_exec *x, struct store *const *arg, const uint8_t *took)
+void part_arguments_drop(const struct part *p)
 {
-	for (int64_t k = 0; k < x->narg; k++)
-		if (!took[k] || x->taker[k] < 0)
-			store_unref(arg[k]);
+	const struct rt_exec *x = p->l->x;
+
+	for (int64_t j = 0; j < (p->bound ? x->nrest : x->narg); j++) {
+		int64_t k = p->bound ? x->rest[j] : j;
+		if (!p->took[k] || x->taker[k] < 0)
+			store_unref(p->arg[k]);
+	}
 }
 
 /* --- arguments that are not there yet ---------------------------------------------------- */
@@ -190,7 +198,7 @@ static void part_over(void *user)
 		if (p->waited < p->nwait)
 			comes_later(p);
 	}
-	part_arguments_drop(l->x, p->arg, p->took);
+	part_arguments_drop(p);
 	for (int64_t r = 0; r < l->x->nres && p->kept; r++)
 		store_unref(p->out[r]);
 	store_unref(p->zone);

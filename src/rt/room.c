@@ -43,9 +43,11 @@ static struct err *short_of(const struct rt_exec *x, int64_t r, struct err *e)
 /* Memory for the outputs that have none yet, and the program zone. */
 static struct err *take_memory(struct rt_exec *x, struct rt_device *d, struct part *p, struct store **zone)
 {
-	for (int64_t r = 0; r < x->nres; r++)
-		if ((!p->bound || x->donor[r] < 0) && !p->out[r]->addr)
+	for (int64_t j = 0; j < (p->bound ? x->nfresh : x->nres); j++) {
+		int64_t r = p->bound ? x->fresh[j] : j;
+		if (!p->out[r]->addr)
 			TRY(store_alloc(p->out[r], x->what, (int)r));
+	}
 	if (*zone ? (*zone)->bytes < x->zone : x->zone > 0) {
 		store_unref(*zone);
 		*zone = store_new(d, 0, x->zone);
