@@ -6,6 +6,7 @@
 /* --- lines -------------------------------------------------------------------- */
 
 enum { AHEAD = 2 };               /* lines */
+#define RARE __attribute__((noinline))        /* out of the way of what is there at the first look */
 
 /* Nobody looks at that line yet: it can be had meanwhile, and will be written where it is. */
 static inline void own_line(const struct sym_ep *ep, const struct sym_line *l)
@@ -173,11 +174,25 @@ static inline void short_write(struct sym_ep *ep, int pe, uint64_t what, const c
 	own_pieces(next, n);
 }
 
+/* A piece that was not there at the first look. */
+static RARE struct err *piece_wait(struct sym_ep *ep, int pe, uint32_t site, const struct sym_piece *p, uint64_t tick)
+{
+	enum { FEW = 4 };
+	struct err *e = NULL;
+
+	for (int i = 0; i < FEW; i++) {
+		sym_pause();
+		if (atomic_load_explicit(&p->tick, memory_order_acquire) == tick)
+			return NULL;
+	}
+	WAIT(e, atomic_load_explicit(&p->tick, memory_order_acquire) == tick, pe, site);
+	return e;
+}
+
 /* Put together what came in pieces; at: which of the PE's lines it is. */
 static struct err *pieces_read(struct sym_ep *ep, int pe, uint32_t site, uint32_t at, const struct sym_line *l, size_t n, uint64_t tick, struct sym_msg *out)
 {
 	const struct sym_piece *p = l->piece;
-	struct err *e = NULL;
 
 	if (n > SYM_SHORT)
 		return ERR(INTERNAL, "device %d sent a short message of %zu bytes", pe, n);
@@ -188,11 +203,8 @@ static struct err *pieces_read(struct sym_ep *ep, int pe, uint32_t site, uint32_
 		__builtin_prefetch(&p[(o - SYM_INLINE) / SYM_PIECE]);
 	memcpy(in, l->w, SYM_INLINE);
 	for (size_t o = SYM_INLINE; o < n; o += SYM_PIECE, p++) {
-		if (atomic_load_explicit(&p->tick, memory_order_acquire) != tick) {
-			WAIT(e, atomic_load_explicit(&p->tick, memory_order_acquire) == tick, pe, site);
-			if (e)
-				return e;
-		}
+		if (atomic_load_explicit(&p->tick, memory_order_acquire) != tick)
+			TRY(piece_wait(ep, pe, site, p, tick));
 		memcpy(in + o, p->w, SYM_PIECE);
 	}
 	out->n = n;
@@ -358,28 +370,31 @@ static inline struct err *take(struct sym_ep *ep, int pe, uint32_t site, enum sy
 	return NULL;
 }
 
+/* A peer that has left the launch sends nothing more; what it sent before is there by then. */
+static RARE struct err *line_wait(struct sym_ep *ep, int pe, uint32_t site)
+{
+	struct chan *c = &ep->chan[pe];
+	bool left = false;
+	struct err *e = NULL;
+
+	if (!named(ep, pe))
+		return ep_stranger(ep, pe);
+	WAIT(e, chan_arrived(c) || (left && !chan_arrived(c)) || ((left = chan_left(c)) && false), pe, site);
+	return e || chan_arrived(c) ? e : ep_absent(ep, pe, site);
+}
+
 struct err *sym_recv(struct sym_ep *ep, int pe, uint32_t site, enum sym_verb v, struct sym_msg *out)
 {
 	if (!ep_is_pe(ep, pe))
 		return ep_stranger(ep, pe);
 	struct chan *c = &ep->chan[pe];
-	bool left = false;
-	struct err *e = NULL;
 
 	uint64_t want = at_site(ep, site, v);
 	if (ep->spins >= SYM_BRISK && !ep->away)
 		brisk(ep, c);
 	ep->asked = false;
-	if (!chan_arrived(c)) {
-		if (!named(ep, pe))
-			return ep_stranger(ep, pe);
-		/* A peer that has left the launch sends nothing more; what it sent before is there by then. */
-		WAIT(e, chan_arrived(c) || (left && !chan_arrived(c)) || ((left = chan_left(c)) && false), pe, site);
-		if (e)
-			return e;
-		if (!chan_arrived(c))
-			return ep_absent(ep, pe, site);
-	}
+	if (!chan_arrived(c))
+		TRY(line_wait(ep, pe, site));
 	return take(ep, pe, site, v, want, out);
 }
 
