@@ -183,7 +183,7 @@ static bool did(bool (*fn)(void *user), void *user)
 
 /* In a crowd: who waits for a thread of its own core gives way to it at once; for one of another core it polls for about
  * as long as giving way takes, each time anew. */
-static bool poll_in_crowd(struct sym_wait *w)
+static inline bool poll_in_crowd(struct sym_wait *w)
 {
 	enum { BRISK = 10, POLLS = 40 };
 
@@ -197,16 +197,16 @@ static bool poll_in_crowd(struct sym_wait *w)
 	return false;
 }
 
-static bool of_network(const struct sym_wait *w) { return !w->me && !w->word; }
+static inline bool of_network(const struct sym_wait *w) { return !w->me && !w->word; }
 
 /* Look again at once? */
-static bool polls(struct sym_wait *w)
+static inline __attribute__((always_inline)) bool polls(struct sym_wait *w, bool net)
 {
 	enum { LOOKS = 50 };
 	struct sym_world *world = w->world;
 	int most = world->spins, *spins = w->spins;
 
-	if (of_network(w)) {              /* a look there is no pause */
+	if (net) {                        /* a look there is no pause */
 		bool some = world->net && world->net->poll(world);
 		if (some) {
 			w->n = MIN(w->n, LOOKS);
@@ -266,9 +266,9 @@ static double rest(struct sym_wait *w)
 struct err *sym_wait_turn(struct sym_wait *w)
 {
 	struct sym_ep *ep = w->ep;
-	bool first = of_network(w);       /* who goes away lets it progress before */
+	bool net = of_network(w);         /* who goes away lets it progress before */
 
-	if ((first && polls(w)) || (ep && ep->away && did(ep->away, ep->away_user)) || (!first && polls(w)))
+	if ((net && polls(w, true)) || (ep && ep->away && did(ep->away, ep->away_user)) || (!net && polls(w, false)))
 		return NULL;
 	TRY(w->of->hopeless(w));
 	if (ep && ep->l.help && did(ep->l.help, ep->l.user)) {
