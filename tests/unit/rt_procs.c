@@ -326,6 +326,67 @@ static void death(int proc)
 	rt_exec_unref(x);
 }
 
+static _Atomic bool over;
+
+static struct err *lasts(void *user, const struct rt_custom_call *c)
+{
+	while (!atomic_load(&over))
+		usleep(1000);
+	return NULL;
+}
+
+/* A device whose argument is not there hears of a death, too. */
+static void ungiven(int proc)
+{
+	static const char text[] =
+		"prog \"lasts\" devices 1 registers 1 zone 0 flops 0 fingerprint 26 comm 00\n"
+		"arg 0 f32[4] bytes 16\nres 0 f32[4] bytes 16\nbuf 0 arg 0 size 16\nbuf 1 out 0 size 16\n"
+		"custom 0 \"lasts\" api 4 (f32[4]) -> (f32[4])\nrun {\n custom 0 \"lasts\" (b0) -> (b1)\n}\n";
+	static const float zero[4];
+	struct rt_shape s = { DT_f32, 1, { 4 } };
+	struct rt_buffer *a[2], *made, *out[2];
+	struct rt_event *done[2];
+	struct prog *p;
+	struct rt_exec *y, *x = ring(TOTAL, 100000000, all, false, 0);
+	float v[TOTAL];
+
+	if (proc == 2) {
+		alarm(1);             /* SIGALRM kills */
+		launch(x, v);
+		die("alarm", "did not come");
+	}
+	if (ndev[proc] < 2) {
+		struct err *e = launch(x, v);
+		if (!e)
+			die("launch", "went well");
+		err_free(e);
+		rt_exec_unref(x);
+		return;
+	}
+	rt_custom_register("lasts", lasts, NULL);
+	int dev = rt_device_id(rt_exec_device(x, 0));
+	ok("parse", prog_parse(text, sizeof text - 1, &p));
+	ok("load", rt_exec_new(cl, p, &dev, &y));
+	for (int i = 0; i < 2; i++)
+		ok("buffer", rt_buffer_from_host(rt_exec_device(x, i), 0, &s, zero, NULL, &a[i]));
+	ok("run", rt_exec_run(y, a, NULL, 0, 0, &made, done));
+	rt_event_unref(done[0]);
+	rt_buffer_unref(a[1]);
+	ok("copy", rt_buffer_copy(made, rt_exec_device(x, 1), 0, &a[1]));
+	ok("launch", rt_exec_run(x, a, NULL, 0, 7, out, done));
+	SAYS(rt_event_wait(done[1]), UNAVAILABLE, "process 2 (pid ", "has died", "program 'ring'");
+	atomic_store(&over, true);
+	err_free(rt_event_wait(done[0]));
+	for (int i = 0; i < 2; i++) {
+		rt_event_unref(done[i]);
+		rt_buffer_unref(out[i]);
+		rt_buffer_unref(a[i]);
+	}
+	rt_buffer_unref(made);
+	rt_exec_unref(x);
+	rt_exec_unref(y);
+}
+
 static void poor(int proc)
 {
 	float v[TOTAL];
@@ -551,6 +612,7 @@ static void test_tabled(void **state)
 	tables = false;
 }
 static void test_death(void **state) { with(death, 2); }
+static void test_ungiven(void **state) { with(ungiven, 2); }
 static void test_poor(void **state) { with(poor, -1); }
 static struct err *taken_put(void *user, const char *key, const void *value, size_t n) { return ERR(ALREADY_EXISTS, "'%s' is there", key); }
 static struct err *taken_get(void *user, const char *key, int ms, struct str *out) { return ERR(NOT_FOUND, "nothing"); }
@@ -579,7 +641,7 @@ static void test_turned(void **state) { with(turned, -1); }
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_together), cmocka_unit_test(test_tabled), cmocka_unit_test(test_in_place), cmocka_unit_test(test_far), cmocka_unit_test(test_death), cmocka_unit_test(test_poor), cmocka_unit_test(test_unheld), cmocka_unit_test(test_kept), cmocka_unit_test(test_taken), cmocka_unit_test(test_apart), cmocka_unit_test(test_turned), cmocka_unit_test(test_refused),
+		cmocka_unit_test(test_together), cmocka_unit_test(test_tabled), cmocka_unit_test(test_in_place), cmocka_unit_test(test_far), cmocka_unit_test(test_death), cmocka_unit_test(test_ungiven), cmocka_unit_test(test_poor), cmocka_unit_test(test_unheld), cmocka_unit_test(test_kept), cmocka_unit_test(test_taken), cmocka_unit_test(test_apart), cmocka_unit_test(test_turned), cmocka_unit_test(test_refused),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
