@@ -501,10 +501,8 @@ static void not_given(bool talks, bool bad)
 	static const char text[] =
 		"prog \"given\" devices 2 registers 1 zone 64 flops 0 fingerprint 24 comm 00\n"
 		"arg 0 f32[4] bytes 16 alias 0\nres 0 f32[4] bytes 16\nbuf 0 arg 0 size 16\nbuf 1 out 0 size 16 alias 0\nbuf 2 temp at 0 size 16\n"
-		"group 0 1 2 [0,1]\n"
-		"kern 0 elem (f32[4], f32[4]) -> (f32[4]) expr (f32, f32) { %%2 = add f32 %%0 %%1 -> f32 } (%%2)\n"
-		"coll 0 all_reduce f32 n 1 algo auto group 0 redop add outer 1 inner 16\n"
-		"run {\n%s kern 0 elem (b0, b0) -> (b1)\n}\n";
+		"%skern 0 elem (f32[4], f32[4]) -> (f32[4]) expr (f32, f32) { %%2 = add f32 %%0 %%1 -> f32 } (%%2)\n"
+		"%srun {\n%s kern 0 elem (b0, b0) -> (b1)\n}\n";
 	const struct rt_shape four_of = { DT_f32, 1, { 4 } };
 	struct rt_client *mine = cl;
 	int dev[2] = { 0, 1 }, next[1] = { 0 };
@@ -518,7 +516,8 @@ static void not_given(bool talks, bool bad)
 	setup(NULL);
 	ok(conf_set("TIMEOUT", "0"));
 	atomic_store(&released, false);
-	str_addf(&s, text, talks ? " coll 0 all_reduce (b0) -> (b2)\n" : "");
+	str_addf(&s, text, talks ? "group 0 1 2 [0,1]\n" : "", talks ? "coll 0 all_reduce f32 n 1 algo auto group 0 redop add outer 1 inner 16\n" : "",
+	         talks ? " coll 0 all_reduce (b0) -> (b2)\n" : "");
 	struct rt_exec *x = load(s.p, dev);
 	a[0] = later(0);
 	a[1] = bad ? rt_buffer_error(rt_client_device(cl, 1), 0, &four_of, ERR(NOT_FOUND, "no data")) : four(1, 1);
