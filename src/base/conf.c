@@ -34,6 +34,19 @@ static int among(const char *words, const char *text)
 	return 0;
 }
 
+/* tcp://host:port, or a path: what has no / in it is neither. */
+static bool is_place(const char *text)
+{
+	const char *colon = strrchr(text, ':');
+	char *end;
+	if (strncmp(text, "tcp://", 6))
+		return strchr(text, '/') && !strstr(text, "://");
+	if (colon <= text + 6)
+		return false;
+	long port = strtol(colon + 1, &end, 10);
+	return port > 0 && port < 65536 && !end[*end == '/'];
+}
+
 bool conf_reads(const struct conf_row *r, const char *text, int64_t *num)
 {
 	char *end;
@@ -42,6 +55,8 @@ bool conf_reads(const struct conf_row *r, const char *text, int64_t *num)
 	case KIND_STR:
 		*num = among(r->accepted, text);
 		return *num || !*r->accepted || !strcmp(text, r->dflt);
+	case KIND_PLACE:
+		return !*text || is_place(text);
 	case KIND_BOOL:
 		if (!strcmp(text, "1") || !strcasecmp(text, "true") || !strcasecmp(text, "yes") || !strcasecmp(text, "on"))
 			*num = 1;

@@ -5,7 +5,7 @@
 #include "base.h"
 
 enum { CONF_LEAST = 1 << 20 };                       /* below it a size is a number whose letter was forgotten */
-struct conf_row { const char *name; enum { KIND_INT, KIND_SIZE, KIND_STR, KIND_BOOL } kind; const char *dflt, *accepted, *help; };
+struct conf_row { const char *name; enum { KIND_INT, KIND_SIZE, KIND_STR, KIND_BOOL, KIND_PLACE } kind; const char *dflt, *accepted, *help; };
 extern const struct conf_row conf_row[CONF_COUNT];
 struct conf_value { int64_t num; char *text; bool set; _Atomic bool useless; };      /* useless: it has been said that it is */
 

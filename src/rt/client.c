@@ -63,6 +63,8 @@ static struct err *make(void *v)
 	c->side_tail = &c->side_head;
 	if (!ops)
 		return ERR(INVALID, "RONDO_DEVICE is '%s', not cpu or far", conf_str(CONF_DEVICE));
+	if (!o->boot && *conf_str(CONF_RENDEZVOUS) && conf_int(CONF_PROCESSES) != 1)
+		conf_useless(CONF_RENDEZVOUS, "this process joins no others: a JAX program does by jax.distributed.initialize(), any other by RONDO_PROCESSES");
 	TRY(mem_guard(meet, m, true));
 	c->table.cores = c->cores;
 	int nworker = MAX(cpu_get()->cores / c->sharers - 1, 0);

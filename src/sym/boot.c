@@ -736,6 +736,8 @@ struct err *sym_boot_env(struct kv **out)
 		if (!*token)              /* no secret, but it keeps another job's processes out */
 			token = key;
 	}
+	if (!n && *at)
+		conf_useless(CONF_RENDEZVOUS, "nothing says of how many processes this is one: RONDO_PROCESSES, and which: RONDO_PROCESS");
 	who = who ? who : "RONDO_PROCESSES";
 	if (n <= 1)
 		return NULL;
@@ -744,7 +746,7 @@ struct err *sym_boot_env(struct kv **out)
 	if (!*at)
 		return ERR(INVALID, "%s says that this is one of %lld processes: set RONDO_RENDEZVOUS to tcp://host:port or to a folder that all see", who, (long long)n);
 	if (strlen(token) >= KEY || strpbrk(token, " \n"))
-		return ERR(INVALID, "RONDO_TOKEN is too long or has spaces");
+		return ERR(INVALID, "setting 'RONDO_TOKEN' cannot have spaces, nor more than %d letters", KEY - 1);
 	struct boot *b = mem_alloc(sizeof *b);
 	b->kv.process = (int)process;
 	b->kv.nprocess = (int)n;

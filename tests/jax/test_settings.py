@@ -81,6 +81,8 @@ def run(program=PROGRAM, limited=False, **env):
     ("CACHE", "/proc/nowhere", "compiled programs are not kept"),
     ("GEN_PATH", "/nowhere/gen.so", "reference kernels run instead"),
     ("PROCESSES", "two", "cannot be 'two', which is ignored: 0..65536"),
+    ("RENDEZVOUS", "nonsense", "which is ignored: tcp://host:port, or a folder"),
+    ("RENDEZVOUS", "tcp://host:1234", "this process joins no others: a JAX program does by jax.distributed.initialize()"),
 ])
 def test_useless(setting, value, text):
     code, out, lines, err = run(**{"RONDO_" + setting: value}, RONDO_PROCESS="0") if setting == "PROCESSES" else run(**{"RONDO_" + setting: value})
@@ -118,7 +120,7 @@ VALUES = {"empty": "", "nonsense": "nonsense", "huge": "9" * 30, "negative": "-1
 # Settings that are text, and which of these values mean something there: names of files and folders, and what is not looked at in a job of one process.
 ANY = set(VALUES)
 MEANT = {"DUMP": ANY - {"denied"}, "CACHE": ANY - {"denied"}, "TRACE": ANY - {"denied"}, "EXPLAIN": {"empty"}, "COLL": {"empty"}, "TABLE": {"empty"},
-         "GEN_PATH": {"empty"}, "RENDEZVOUS": ANY, "TOKEN": ANY}
+         "GEN_PATH": {"empty"}, "TOKEN": ANY}
 
 
 def test_all_settings(tmp_path):

@@ -47,6 +47,7 @@ static void refused(void **state)
 {
 	static const char *const bad[] = { "abc", "-1", "99999999999999999999999", "2 ", " ", "0x", "\xff" };
 	static const char *const small[] = { "8", "1", "0.5", "1023K", "0.5M", "1048575" };
+	static const char *const nowhere[] = { "tcp://host", "tcp://host:", "tcp://:12", "tcp://host:0", "tcp://host:65536", "tcp://host:1x", "http://host:12" };
 	char out[4096], want[128];
 
 	for (size_t i = 0; i < NELEM(row); i++) {
@@ -64,6 +65,11 @@ static void refused(void **state)
 				assert_int_equal(begin(i, small[k], out, sizeof out), 0);
 				assert_true(!strncmp(out, want, strlen(want)));
 			}
+		for (size_t k = 0; k < NELEM(nowhere) && !strcmp(row[i].kind, "PLACE"); k++) {
+			snprintf(want, sizeof want, "rondo: setting 'RONDO_%s' cannot be '%s', which is ignored: %s; ", row[i].name, nowhere[k], row[i].accepted);
+			assert_int_equal(begin(i, nowhere[k], out, sizeof out), 0);
+			assert_true(!strncmp(out, want, strlen(want)));
+		}
 		assert_int_equal(begin(i, "", out, sizeof out), 0);
 		assert_string_equal(out, "");
 	}
@@ -72,7 +78,8 @@ static void refused(void **state)
 static void taken(void **state)
 {
 	static const struct { enum conf_id id; const char *text; } good[] = { { CONF_DEVICES, "8" }, { CONF_MEMORY, "1.5G" }, { CONF_MEMORY, "512MB" }, { CONF_MEMORY, "1M" }, { CONF_CACHE_SIZE, "0" },
-		{ CONF_TIER, "ref" }, { CONF_CHECK, "yes" }, { CONF_LOG, "3" }, { CONF_CACHE, "/nowhere" }, { CONF_EXCESS_PRECISION, "off" } };
+		{ CONF_TIER, "ref" }, { CONF_CHECK, "yes" }, { CONF_LOG, "3" }, { CONF_CACHE, "/nowhere" }, { CONF_EXCESS_PRECISION, "off" },
+		{ CONF_RENDEZVOUS, "tcp://host:1" }, { CONF_RENDEZVOUS, "tcp://[::1]:65535/" }, { CONF_RENDEZVOUS, "./here" } };
 	char out[4096];
 
 	for (size_t i = 0; i < NELEM(good); i++) {
