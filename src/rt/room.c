@@ -5,6 +5,22 @@
 
 enum { STILL_S = 3 };
 
+/* What helps where temporaries are too large: of what JAX has been told to calculate again it says so in the names. */
+static const char *less(const struct prog *p)
+{
+	bool back = false, again = false;
+
+	for (uint32_t i = 0; i < p->nsite; i++) {
+		const char *name = p->site[i].scope ? p->site[i].scope : "";
+		back |= strstr(name, "transpose(") != NULL;
+		again |= strstr(name, "rematted_computation") != NULL;
+	}
+	if (again)
+		return "; a smaller batch, a jax.checkpoint that keeps less (around more layers at a time, or by its policy), or more devices to cut it for need less";
+	return back ? "; a smaller batch, jax.checkpoint, or more devices to cut it for need less"
+	            : "; a smaller batch, one part of it after the other (jax.lax.map with batch_size), or more devices to cut it for need less";
+}
+
 /* e, by which there is no memory for result r of a launch, or for its zone (-1), with the program, and the line or the lines that want most of it. */
 static struct err *short_of(const struct rt_exec *x, int64_t r, struct err *e)
 {
@@ -33,7 +49,7 @@ static struct err *short_of(const struct rt_exec *x, int64_t r, struct err *e)
 		str_addf(&s, ",%s whose kernels work in ", v.nlike ? " and" : "");
 		str_bytes(&s, (uint64_t)work);
 	}
-	struct err *n = ERR(EXHAUSTED, "%s: %s%s", s.p, e->msg, r < 0 ? "; a smaller batch, jax.checkpoint, or more devices to cut it for need less" : "");
+	struct err *n = ERR(EXHAUSTED, "%s: %s%s", s.p, e->msg, r < 0 ? less(x->p) : "");
 	err_free(e);
 	str_free(&s);
 	arena_fini(&a);

@@ -88,7 +88,7 @@ def told(request, tmp_path_factory):
 
 
 @pytest.mark.parametrize("name, of, words", [
-    ("temporaries", "product", r"program 'jit__lambda', whose largest temporaries are 268\.4 MB \(train\.py:\d+ sort\), 268\.4 MB \(train\.py:LINE fused\): .*asked for \d+\.\d MB for the program zone.*a smaller batch, jax\.checkpoint"),
+    ("temporaries", "product", r"program 'jit__lambda', whose largest temporaries are 268\.4 MB \(train\.py:\d+ sort\), 268\.4 MB \(train\.py:LINE fused\): .*asked for \d+\.\d MB for the program zone.*a smaller batch, one part of it after the other \(jax\.lax\.map"),
     ("result", "grows", r"program 'jit__lambda', result 0, made at train\.py:LINE \w+: .*asked for 268\.4 MB for program 'jit__lambda', result"),
     ("result_again", "grows", r"program 'jit__lambda', result 0, made at train\.py:LINE "),
     ("held", "held", r"program 'jit_sort', result 0, made at train\.py:LINE sort: .*largest live buffers: \d+ of 4\.2 MB \(program 'jit_sort', result 0\)"),
@@ -125,3 +125,18 @@ def test_too_large_for_anything():
         jnp.zeros(1 << 49, jnp.float32)
     with pytest.raises(jax.errors.JaxRuntimeError, match=r"test_memory\.py:\d+: '\w+': i8\[1048576,1073741824\], an array of more than 2\^48 elements"):
         jax.jit(lambda x: jnp.broadcast_to(x, (1 << 20, 1 << 30)))(jnp.int8(1))
+
+
+ADVICE = """
+import sys, jax, jax.numpy as jnp
+def net(x, w, again):
+    layer = lambda x, w: (jnp.sin(x @ w) * x, None)
+    return jax.lax.scan(jax.checkpoint(layer) if again else layer, x, w)[0].sum()
+jax.jit(jax.grad(net), static_argnums=2)(jnp.ones((512, 1024)), jnp.ones((24, 1024, 1024), jnp.bfloat16), sys.argv[1] == "again")
+"""
+
+
+@pytest.mark.parametrize("how, advice", [("plain", r"a smaller batch, jax\.checkpoint, or more devices"), ("again", r"a smaller batch, a jax\.checkpoint that keeps less \(around more layers")])
+def test_what_helps_a_gradient(how, advice):
+    r = subprocess.run([sys.executable, "-c", ADVICE, how], env=os.environ | {"RONDO_MEMORY": "96M", "RONDO_DEVICES": "1", "RONDO_CACHE": ""}, capture_output=True, text=True, timeout=300)
+    assert r.returncode == 1 and re.search(r"program 'jit_net', whose largest temporaries are .*" + advice, r.stderr), r.stderr
