@@ -127,7 +127,7 @@ ir_val pass_soft_log(struct ir_b *b, ir_val m, ir_val z);
 
 /* --- words.c --- */
 
-void pass_add_place(struct str *s, const struct ir_module *m, ir_loc l);     /* file:line */
+void pass_add_place(struct str *s, const struct ir_module *m, ir_loc l);     /* file:line, as in all of explain */
 
 /* --- sharded.c --- */
 

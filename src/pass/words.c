@@ -17,10 +17,9 @@ void pass_add_time(struct str *s, double ns)
 
 void pass_add_place(struct str *s, const struct ir_module *m, ir_loc l)
 {
-	const struct ir_loc_info *i = l ? &m->loc.p[l] : NULL;
-	if (i && i->file && *ir_text(m, i->file))
-		str_addf(s, "%s:%d", ir_text(m, i->file), i->line);
-	else
+	size_t n = s->n;
+	ir_loc_lines(s, m, l);
+	if (s->n == n)
 		str_add(s, "(no line)");
 }
 

@@ -446,16 +446,21 @@ static double time_of(const struct bench *b, enum coll_kind k, int i, int a)
 	return fmax(both - alone, both / 10) / 2;
 }
 
-/* The curves of what was measured, which take the place of those that t has of such groups. */
-static void curves(const struct bench *b, struct plan_table *t)
+/* What kind of group these PEs are to a collective. */
+static enum coll_topo topo_of(const struct bench *b, enum coll_kind k)
 {
-	enum coll_topo near = coll_topo_of(&b->table, false, b->npe, b->npe);
 	int pe[MAX_PE];
 
 	for (int i = 0; i < b->npe; i++)
 		pe[i] = i;
+	return sym_near(b->w) ? coll_topo_of(&b->table, false, b->npe, b->npe) : coll_topo_far(b->w, k, &sum, b->npe, pe);
+}
+
+/* The curves of what was measured, which take the place of those that t has of such groups. */
+static void curves(const struct bench *b, struct plan_table *t)
+{
 	for (int k = 0; k < COLL_COUNT; k++) {
-		enum coll_topo topo = sym_near(b->w) ? near : coll_topo_far(b->w, (enum coll_kind)k, &sum, b->npe, pe);
+		enum coll_topo topo = topo_of(b, (enum coll_kind)k);
 		bool any = false;
 		for (int a = 1; a < COLL_ALGOS; a++)
 			any |= (b->op[k] || (k == COLL_all_reduce && b->op[OP_FRESH] && b->op[OP_PLACE])) && time_of(b, (enum coll_kind)k, 0, a) > 0;
@@ -519,7 +524,7 @@ static void print_results(const struct bench *b, bool tty)
 static const char *const colour[COLL_ALGOS] = { "#888", "#1f77b4", "#2ca02c", "#ff7f0e", "#d62728", "#9467bd", "#8c564b", "#17becf", "#bcbd22", "#e377c2", "#7f7f00", "#000" };
 
 /* One panel a collective, time over bytes, both logarithmic, each as high as its own times; a ring on the fastest road at each size, which a table
- * written of it takes.  Dashed: a line there and back, and a read of so many bytes that a peer has just written, if that was measured; no road that moves
+ * written of it takes, a dot on the one that is taken now.  Dashed: a line there and back, and a read of so many bytes that a peer has just written, if that was measured; no road that moves
  * them once is faster. */
 static void plot(struct str *s, const struct bench *b)
 {
@@ -591,6 +596,10 @@ static void plot(struct str *s, const struct bench *b)
 			int best = fastest(b->r->s[k][i]);
 			if (best)
 				str_addf(s, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3.5\" fill=\"white\" stroke=\"%s\" stroke-width=\"1.6\"/>\n", X(b->size[i]), Y(b->r->s[k][i][best]), colour[best]);
+			enum coll_kind kind = k < COLL_COUNT ? (enum coll_kind)k : COLL_all_reduce;
+			int now = k <= OP_ANY ? (int)coll_choose(&b->table, kind, topo_of(b, kind), b->size[i]) : COLL_auto;
+			if (now != COLL_auto && b->r->s[k][i][now] > 0)
+				str_addf(s, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"2\" fill=\"%s\"/>\n", X(b->size[i]), Y(b->r->s[k][i][now]), colour[now]);
 		}
 	}
 #undef X
@@ -601,7 +610,7 @@ static void plot(struct str *s, const struct bench *b)
 			str_addf(s, "<line x1=\"%d\" x2=\"%d\" y1=\"%d\" y2=\"%d\" stroke=\"%s\" stroke-width=\"3\"/><text x=\"%d\" y=\"%d\">%s</text>\n", x, x + 18, y - 4, y - 4, colour[a], x + 23, y, prog_algo_name[a]);
 			x += 90;
 		}
-	str_addf(s, "<text x=\"14\" y=\"%d\" fill=\"#555\">ring: the fastest; dashed: a line there and back%s</text>\n</svg>\n", y + 16, b->op[OP_PLAIN_READ] ? ", a read of so many bytes of a peer" : "");
+	str_addf(s, "<text x=\"14\" y=\"%d\" fill=\"#555\">ring: the fastest; dot: what the machine table takes; dashed: a line there and back%s</text>\n</svg>\n", y + 16, b->op[OP_PLAIN_READ] ? ", a read of so many bytes of a peer" : "");
 }
 
 /* --- the command --------------------------------------------------------------------------- */

@@ -3,7 +3,7 @@
 
 #include <limits.h>
 
-enum { ROWS = 200, LARGEST = 40, WIDE = 720, HIGH = 160, POINTS = 360 };
+enum { ROWS = 200, LARGEST = 40, WIDE = 720, HIGH = 160, POINTS = 360, FOOT = 18 };
 
 static void text(struct str *s, const char *t)
 {
@@ -117,7 +117,7 @@ static void drawing(struct str *s, const struct pass_account *a)
 	int64_t base = a->arg + a->res - a->shared, top = MAX(base + MAX(a->p->zone, a->live.most), 1);
 	int n = (int)MIN(a->live.ncmd, (int64_t)POINTS);
 	double x = 0, scale = (double)HIGH / (double)top;
-	str_addf(s, "<svg viewBox=\"0 0 %d %d\" role=img><title>bytes of a device, command by command</title>", WIDE, HIGH + 4);
+	str_addf(s, "<svg viewBox=\"0 0 %d %d\" role=img><title>bytes of a device, command by command</title>", WIDE, HIGH + FOOT);
 	str_addf(s, "<rect class=base x=0 y=%.1f width=%d height=%.1f><title>arguments and results: ", HIGH - (double)base * scale, WIDE, (double)base * scale);
 	pass_add_bytes(s, (double)base);
 	str_add(s, "</title></rect>\n");
@@ -132,7 +132,15 @@ static void drawing(struct str *s, const struct pass_account *a)
 		str_add(s, "</title></rect>");
 		x += wide;
 	}
-	str_addf(s, "<line x1=0 x2=%d y1=%.1f y2=%.1f><title>laid out</title></line></svg>\n", WIDE, HIGH - (double)(base + a->p->zone) * scale, HIGH - (double)(base + a->p->zone) * scale);
+	double laid = HIGH - (double)(base + a->p->zone) * scale;
+	str_addf(s, "<line x1=0 x2=%d y1=%.1f y2=%.1f><title>laid out</title></line>", WIDE, laid, laid);
+	str_addf(s, "<text x=4 y=%.1f>", laid + 13);
+	pass_add_bytes(s, (double)(base + a->p->zone));
+	if ((double)base * scale > FOOT) {
+		str_addf(s, "</text><text x=4 y=%.1f>", HIGH - (double)base * scale + 13);
+		pass_add_bytes(s, (double)base);
+	}
+	str_addf(s, "</text><text x=0 y=%d>command 0</text><text x=%d y=%d text-anchor=end>%lld</text></svg>\n", HIGH + 13, WIDE, HIGH + 13, (long long)MAX(a->live.ncmd - 1, 0));
 }
 
 static void memory(struct str *s, const struct pass_account *a)
@@ -186,10 +194,11 @@ static void program(struct str *s, const struct explained *x, size_t i)
 
 static const char style[] =
 	":root{color-scheme:light dark}body{font:14px/1.4 system-ui,sans-serif;max-width:1100px;margin:2em auto;padding:0 1em}"
-	"table{border-collapse:collapse;font-variant-numeric:tabular-nums}td,th{text-align:right;padding:.1em .7em;font-weight:400;white-space:nowrap}th{opacity:.6}"
+	"table{border-collapse:collapse;font-variant-numeric:tabular-nums}td,th{text-align:right;padding:.1em .7em;font-weight:400;white-space:nowrap;vertical-align:top}th{opacity:.6}td.what:last-child{white-space:normal;overflow-wrap:anywhere}"
 	".what{text-align:left}td i{opacity:.6}.ops td:first-child{position:relative;min-width:6em}td b{position:absolute;left:0;top:15%;height:70%;background:#c33;opacity:.35}"
 	".move td b{background:#08a}.move .what:last-child{color:#08a}tr:hover{background:#8882}pre{overflow:auto}section{margin-top:3em}h3{margin:1.5em 0 .3em}"
-	"svg{width:100%;background:#8881}.base{fill:#888;opacity:.4}.temp{fill:#48c}.peak{fill:#c33}line{stroke:#888;stroke-dasharray:4}";
+	"svg{width:100%;background:#8881}.base{fill:#888;opacity:.4}.temp{fill:#48c}.peak{fill:#c33}line{stroke:#888;stroke-dasharray:4}"
+	"text{font-size:12px;fill:currentColor}";
 
 struct err *explain_html(const char *path, const struct explained *x, size_t n, const char *title)
 {

@@ -74,7 +74,7 @@ static void row(const struct pass_cost *c, double all, int columns)
 	struct str t = {0}, share = {0}, what = {0};
 	double percent = all > 0 ? 100 * c->ns / all : 0;
 	explain_share(&share, c);
-	int room = screen_row(columns, heat(percent), FIRST, "%6.1f  %9s %7.6g %8s", percent, c->sort == PASS_CALLS ? "?" : time_of(&t, c->ns), c->times, share.n ? share.p : "");
+	int room = screen_row(columns, heat(percent), FIRST, "%6.1f  %9s %7.6g %9s", percent, c->sort == PASS_CALLS ? "?" : time_of(&t, c->ns), c->times, share.n ? share.p : "");
 	explain_what(&what, c, room);
 	room = screen_put(room, c->sort == PASS_MOVES ? INK_MOVE : INK_END, what.p);
 	const char *scope = c->site && c->site->scope ? c->site->scope : "", *inner = strchr(scope, '/'), *last = strrchr(scope, '/');
@@ -123,7 +123,7 @@ static void program(const struct explained *x, int lines, int columns)
 	for (size_t i = 0; i < a->nline; i++)
 		calls += a->line[i].sort == PASS_CALLS;
 	lines -= calls > 0;
-	line(screen_row(columns, INK_DIM, FIRST, "%6s  %9s %7s %8s", "%", "time", "times", "of limit"), INK_DIM, "line and operation");
+	line(screen_row(columns, INK_DIM, FIRST, "%6s  %9s %7s %9s", "%", "time", "times", "of limit"), INK_DIM, "line and operation");
 	lines = MAX(lines, LEAST_ROWS);
 	size_t most = a->nline - calls > (size_t)lines ? (size_t)lines - 1 : (size_t)lines, move = 0;
 	while (move < a->nline && a->line[move].sort != PASS_MOVES)
@@ -141,7 +141,7 @@ static void program(const struct explained *x, int lines, int columns)
 		}
 	}
 	if (lighter)
-		line(screen_row(columns, INK_DIM, FIRST, "%6.1f  %9s %7s %8s", all > 0 ? 100 * left / all : 0, time_of(&t, left), "", ""), INK_DIM, "%zu other%s", lighter, lighter > 1 ? "s" : "");
+		line(screen_row(columns, INK_DIM, FIRST, "%6.1f  %9s %7s %9s", all > 0 ? 100 * left / all : 0, time_of(&t, left), "", ""), INK_DIM, "%zu other%s", lighter, lighter > 1 ? "s" : "");
 	if (calls)
 		line(columns, INK_END, "host code is called from %zu line%s: what that takes is not known", calls, calls > 1 ? "s" : "");
 	if (a->guessed)

@@ -200,7 +200,7 @@ static void print(const struct row *r, double n, double step, int columns, doubl
 
 	if (r->limit > 0)
 		snprintf(share, sizeof share, "%.0f %%", MIN(100 * r->limit / r->us, 999));
-	int room = screen_row(columns, INK_END, FIRST, "%9.3f %6.1f %7.4g %8s", ms / n / 1e3, 100 * ms / n / step, r->times / n, share);
+	int room = screen_row(columns, INK_END, FIRST, "%9.3f %6.1f %7.4g %9s", ms / n / 1e3, 100 * ms / n / step, r->times / n, share);
 	room = screen_put(room, INK_END, r->name) - 2;
 	if (scope && room > 10)                   /* its end tells most */
 		printf("  %s%s", scope <= room ? "" : "..", r->scope + (scope > room ? scope - (room - 2) : 0));
@@ -213,7 +213,7 @@ static void list(struct rows *t, int (*order)(const void *, const void *), const
 
 	qsort(t->r.p, t->r.n, sizeof *t->r.p, order);
 	head(title, columns);
-	screen_put(screen_row(columns, INK_END, FIRST, "%9s %6s %7s %8s", "ms", "%", "times", "of limit"), INK_END, what);
+	screen_put(screen_row(columns, INK_END, FIRST, "%9s %6s %7s %9s", "ms", "%", "times", "of limit"), INK_END, what);
 	printf("\n");
 	for (size_t i = 0; i < t->r.n && i < (size_t)top; i++) {
 		double ms = order == by_distance ? over(&t->r.p[i]) : t->r.p[i].us;
