@@ -41,8 +41,10 @@ def load(path):
     lib.rondo_permuted.argtypes = [ctypes.POINTER(ctypes.c_int64)] * 2
     lib.rondo_followed.restype = ctypes.c_int64
     lib.rondo_followed.argtypes = []
+    lib.rondo_compiles.restype = None
+    lib.rondo_compiles.argtypes = [ctypes.POINTER(ctypes.c_int64)] * 2
     lib.rondo_keep_client.restype = ctypes.c_int
-    lib.rondo_keep_client.argtypes = []
+    lib.rondo_keep_client.argtypes = [ctypes.c_int]
     lib.rondo_free.restype = None
     lib.rondo_free.argtypes = [ctypes.c_void_p]
     _library = lib
@@ -89,6 +91,13 @@ def followed():
     return _library.rondo_followed()
 
 
-def keep_client():
-    """Whether numpy has views of arrays, whose client must stay; it leaves its job when the process ends, then."""
-    return bool(_library.rondo_keep_client())
+def compiles():
+    """Compiles of this process that have begun so far, and of these those that are over."""
+    begun, over = ctypes.c_int64(), ctypes.c_int64()
+    _library.rondo_compiles(ctypes.byref(begun), ctypes.byref(over))
+    return begun.value, over.value
+
+
+def keep_client(anyhow=False):
+    """Whether numpy has views of arrays, whose client must stay (or stays anyhow); it leaves its job when the process ends, then."""
+    return bool(_library.rondo_keep_client(anyhow))

@@ -4,10 +4,13 @@ register_plugin is the public door.  The rest are lists and tables inside JAX th
 knows; each is touched in a step of its own, so that a JAX that has changed loses one feature, named in a
 warning, and not the platform.
 """
+import atexit
 import ctypes
 import functools
 import os
+import signal
 import sys
+import time
 import warnings
 
 from . import OLDEST, callback, early, library
@@ -28,7 +31,7 @@ def register(path):
     xb._nonexperimental_plugins.add(NAME)
     xb.register_plugin(NAME, priority=500, library_path=path, options=client_options, make_topology=no_topology)
     for step in (platforms, donation, lowerings, callbacks, foreign_functions, custom_calls,
-                 partitioners, persistent_cache, dlpack, reading, views, program_text, forks, as_cpu):
+                 partitioners, persistent_cache, interrupted_compiles, dlpack, reading, views, program_text, forks, as_cpu):
         try:
             step()
         except Exception as e:  # noqa: BLE001  (whatever the change in JAX is, the platform stays usable)
@@ -330,6 +333,41 @@ def persistent_cache():
         return original(AsCpu if backend.platform == NAME else backend)
 
     compilation_cache.is_cache_used = is_cache_used
+
+
+def interrupted_compiles():
+    """Ctrl-C leaves a compile to the thread of jaxlib that it is on.  That goes on with module and client, which therefore stay; and what it runs in
+    must be there: so the end of Python waits for it.  Ctrl-C again ends the process."""
+    from jax._src import compiler
+    original = compiler.backend_compile_and_load
+    left = 0                                    # how many must have begun before the last that was left can be over
+
+    @functools.wraps(original)
+    def compile_and_load(backend, module, *args, **kwargs):
+        nonlocal left
+        begun, _ = library.compiles()
+        try:
+            return original(backend, module, *args, **kwargs)
+        except BaseException as e:
+            if backend.platform == NAME and not isinstance(e, jax.errors.JaxRuntimeError):
+                library.keep_client(True)
+                for kept in (module, backend):
+                    ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+                left = begun + 1
+            raise
+
+    def wait():
+        try:
+            until = time.monotonic() + 60       # for jaxlib to hand it over
+            while left and ((counts := library.compiles())[0] != counts[1] or (counts[0] < left and time.monotonic() < until)):
+                time.sleep(.02)
+        except KeyboardInterrupt:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGINT)
+
+    import jax
+    compiler.backend_compile_and_load = compile_and_load
+    atexit.register(wait)
 
 
 def dlpack():

@@ -57,9 +57,10 @@ void rondo_ffi_register(const char *target, void *handler);
 /* Bytes that permutes of this process' devices have copied so far, and those that were read where they lay. */
 void rondo_permuted(int64_t *copied, int64_t *in_place);
 int64_t rondo_followed(void);
+void rondo_compiles(int64_t *some, int64_t *over);         /* compiles so far: that have begun, and that are over */
 
-/* 1: numpy has views of arrays, so jaxlib's client, and this, must not be freed any more; it leaves its job when the process ends. */
-int rondo_keep_client(void);
+/* 1: numpy has views of arrays (or anyhow), so jaxlib's client, and this, must not be freed any more; it leaves its job when the process ends. */
+int rondo_keep_client(int anyhow);
 
 /* Text of the compiled program with this fingerprint while an executable of it lives, else NULL.  Free
  * with rondo_free. */

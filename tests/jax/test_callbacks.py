@@ -373,6 +373,38 @@ def test_interrupted(kind):
     assert kind != "slow" or "KeyboardInterrupt" in r.stderr
 
 
+COMPILING = """
+import os, signal, sys, threading, time, jax, jax.numpy as jnp
+from jax._src import compiler
+from jax._src.interpreters import mlir
+from jax._src.lib.mlir import ir
+from jaxlib import _jax
+signal.signal(signal.SIGINT, signal.default_int_handler)
+one = jnp.ones(3)
+body = "".join(f"    %{i + 1} = stablehlo.{'tanh' if i % 3 else 'sine'} %{i} : tensor<{sys.argv[2]}xf32>\\n" for i in range(20000))
+with mlir.make_ir_context():
+    module = ir.Module.parse(f"module @jit_long {{ func.func public @main(%0: tensor<{sys.argv[2]}xf32>) -> tensor<{sys.argv[2]}xf32> {{\\n{body}    return %20000 : tensor<{sys.argv[2]}xf32> }} }}")
+device = jax.devices()[0]
+threading.Timer(float(sys.argv[1]), os.kill, [os.getpid(), signal.SIGINT]).start()
+try:
+    compiler.backend_compile_and_load(device.client, module, _jax.DeviceList((device,)), compiler.get_compile_options(num_replicas=1, num_partitions=1), [])
+    time.sleep(10)
+    print("not interrupted")
+except KeyboardInterrupt:
+    print("interrupted")
+del module
+print(float(one.sum()))
+"""
+
+
+@pytest.mark.only_rondo("jaxlib's thread goes on, which XLA:CPU's end does not wait for")
+@pytest.mark.parametrize("after", [.05, .3])
+def test_interrupted_in_a_compile(after):
+    """jaxlib still reads the module, or Rondo compiles, when nobody holds it any more and the process ends."""
+    r = subprocess.run([sys.executable, "-c", COMPILING, str(after), str(int(after * 1000))], env=os.environ | {"RONDO_CACHE": "", "RONDO_TIER": "gen"}, capture_output=True, text=True, timeout=300)
+    assert r.returncode == 0 and r.stdout.split() == ["interrupted", "3.0"], (r.returncode, r.stdout, r.stderr)
+
+
 @pytest.mark.only_rondo("Rondo's words")
 def test_long_tracebacks_have_their_first_and_last_lines():
     chain = {}
