@@ -106,7 +106,9 @@ def main():
             if not shutil.which(cc) or not shutil.which(run):
                 print(f"no {name} here ({cc}, {run})", file=sys.stderr)
                 continue
-            subprocess.run([cc, "-O2", "-march=native", "-o", f"{temp}/{name}", str(HERE / "mpi.c")], check=True)
+            if subprocess.run([cc, "-O2", "-march=native", "-o", f"{temp}/{name}", str(HERE / "mpi.c")]).returncode:
+                print(f"no {name} here: it comes with lib{name}-dev", file=sys.stderr)
+                continue
             extra = ["--oversubscribe", "--bind-to", "none"] if name == "openmpi" else []
             if name == "openmpi" and a.n > len(os.sched_getaffinity(0)):
                 extra += ["--mca", "mpi_yield_when_idle", "1"]
