@@ -353,7 +353,8 @@ def interrupted_compiles():
                 library.keep_client(True)
                 for kept in (module, backend):
                     ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
-                left = begun + 1
+                if not isinstance(e, Exception) or library.compiles()[0] > begun:       # else it may be an error from before
+                    left = begun + 1
             raise
 
     def wait():
