@@ -81,8 +81,6 @@ static struct err *read_tiles(struct part *p, const struct spmd_tiles *t, const 
 	s.dim = ARENA_NEW(&p->a, struct ir_dim_shard, ty->rank + 1);
 	bool fits = mesh != NO_MESH;
 	for (int d = 0; d < ty->rank; d++) {
-		if (ty->dim[d] % t->dim[d])
-			return ERR(UNIMPLEMENTED, "dimension %d of size %lld does not divide into %lld parts", d, (long long)ty->dim[d], (long long)t->dim[d]);
 		struct axes l;
 		fits = fits && axes_for(p, &p->m->mesh.p[mesh], index + (int64_t)d * p->ndev, t->dim[d], &l);
 		if (fits)
@@ -100,6 +98,16 @@ static struct err *read_tiles(struct part *p, const struct spmd_tiles *t, const 
 	if (rest > 1)
 		*out = ir_shard_add(p->m, &s);
 	return NULL;
+}
+
+/* t with as many more elements as it takes to divide into the tiles. */
+static ir_type divided(struct part *p, ir_type t, const struct spmd_tiles *x)
+{
+	const struct ir_type_info *i = ir_type_of(p->m, t);
+	int64_t dim[IR_MAX_RANK];
+	for (int d = 0; d < i->rank && x->n; d++)
+		dim[d] = (i->dim[d] + x->dim[d] - 1) / x->dim[d] * x->dim[d];
+	return x->n ? ir_tensor(p->m, (enum dtype)i->dtype, i->rank, dim) : t;
 }
 
 const struct ir_blob_info *part_key(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o)
@@ -164,12 +172,11 @@ static ir_shard as_others(struct part *p, const struct ir_fn *fn, const struct i
 
 static void free_local(void *c) { ir_module_free(((struct spmd_call *)c)->local); }
 
-struct err *part_ask(struct part *p, const struct ir_fn *fn, const struct ir_op *o, ir_shard *sh, ir_fnid *f)
+struct err *part_ask(struct part *p, const struct ir_fn *fn, const struct ir_op *o, ir_shard *sh, ir_type *type, ir_fnid *f)
 {
 	uint32_t n = o->nin + o->nout, mesh = NO_MESH;
 	const struct ir_blob_info *key = part_key(p->m, fn, o);
 	struct spmd_call c = { .m = p->m, .a = &p->a, .target = ir_text(p->m, (ir_str)ir_attr(fn, o, AT_target)), .key = key->p, .nkey = key->n, .nin = o->nin, .n = n };
-	ir_type *type = ARENA_NEW(&p->a, ir_type, n + 1);
 	struct str s = {0};
 	for (uint32_t k = 0; k < o->nin; k++)
 		if (!sh[k] && ir_splat(p->m, fn, ir_in(fn, o, k)))
@@ -200,10 +207,10 @@ struct err *part_ask(struct part *p, const struct ir_fn *fn, const struct ir_op 
 		goto out;
 	}
 	for (uint32_t i = 0; i < n; i++) {
-		const struct ir_type_info *t = ir_type_of(p->m, type[i]);
 		bool in = i < o->nin;
 		uint32_t k = in ? i : i - o->nin;
-		TRY_GOTO(e, err_wrap(read_tiles(p, &c.tiles[i], t, mesh, &sh[i]), "a partition of '%s', %s %u", c.target, in ? "argument" : "result", k), out);
+		TRY_GOTO(e, err_wrap(read_tiles(p, &c.tiles[i], ir_type_of(p->m, type[i]), mesh, &sh[i]), "a partition of '%s', %s %u", c.target, in ? "argument" : "result", k), out);
+		type[i] = divided(p, type[i], &c.tiles[i]);
 		if (part_type(p, type[i], sh[i], DT_token) != g->val.p[in ? i + 1 : g->result.p[k]].type) {
 			e = ERR(INVALID, "a partition of '%s' whose program has another shape of %s %u than it says", c.target, in ? "argument" : "result", k);
 			goto out;

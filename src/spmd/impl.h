@@ -232,8 +232,9 @@ const struct ir_blob_info *part_key(const struct ir_module *m, const struct ir_f
 bool part_asks(const struct part *p, const struct ir_fn *fn, const struct ir_op *o);       /* does o's maker say how it is cut? */
 bool part_of_parts(const struct part *p, const struct ir_fn *fn, const struct ir_op *o);   /* is o, as it is, what each device does on its parts? */
 bool part_batches(const struct part *p, const struct ir_fn *fn, const struct ir_op *o);
-/* Ask it.  sh: how o's operands, then its results, lie, and how they shall; f: what a device computes. */
-struct err *part_ask(struct part *p, const struct ir_fn *fn, const struct ir_op *o, ir_shard *sh, ir_fnid *f);
+/* Ask it.  sh: how o's operands, then its results, lie, and how they shall; type: of them then, with more elements behind the last ones where there
+ * are dimensions that do not divide; f: what a device computes. */
+struct err *part_ask(struct part *p, const struct ir_fn *fn, const struct ir_op *o, ir_shard *sh, ir_type *type, ir_fnid *f);
 /* Tell who looks at o's operand that it lies as h. */
 struct err *part_inspect(struct part *p, const struct ir_fn *fn, const struct ir_op *o, ir_shard h);
 
@@ -298,5 +299,9 @@ void scope_do(struct part *p, struct scope *s, const struct ir_op *o);       /* 
 bool moved_op(struct part *p, struct scope *s, const struct ir_op *o);
 /* Makes value v, where only how its elements move was noted: somebody reads it. */
 void moved_need(struct part *p, struct scope *s, ir_val v);
+/* Value v, of that type, with zeros behind its last elements, as `to`. */
+ir_val moved_fetch_longer(struct part *p, struct scope *s, ir_val v, ir_type t, ir_shard to);
+/* The first elements of x, which is of that type and lies as h, are value v. */
+void moved_give_longer(struct part *p, struct scope *s, ir_val v, ir_val x, ir_type t, ir_shard h);
 
 #endif

@@ -371,6 +371,34 @@ void moved_need(struct part *p, struct scope *s, ir_val v)
 	p->why = around;
 }
 
+ir_val moved_fetch_longer(struct part *p, struct scope *s, ir_val v, ir_type t, ir_shard to)
+{
+	const struct ir_type_info *i = ir_type_of(p->m, t);
+	int rank = i->rank;
+	int64_t dim[IR_MAX_RANK], more[3 * (IR_MAX_RANK + 1)] = {0};
+	ir_val fill = ir_const_i(&s->b, ir_scalar(p->m, (enum dtype)i->dtype), 0);
+	struct part_mark at = part_mark(p, &s->b);
+	struct way w = { .deep = 2 };
+	memcpy(dim, i->dim, sizeof *dim * (size_t)rank);
+	ir_val y = brought(p, s, &w, v, dim, fill, to);
+	if (y)
+		return y;
+	undo(s, &w, 0);
+	part_go_back(p, &s->b, at);
+	moved_need(p, s, v);
+	for (int k = 0; k < 3; k++)
+		more[k * (rank + 1)] = rank;
+	for (int d = 0; d < rank; d++)
+		more[rank + 2 + d] = dim[d] - scope_type(p, s, v)->dim[d];
+	y = ir_emit(&s->b, IR_pad, 2, (ir_val[]){ scope_fetch(p, s, v, 0), fill }, t, more, 3 * ((uint32_t)rank + 1));
+	return part_reshard(p, &s->b, y, 0, to);
+}
+
+void moved_give_longer(struct part *p, struct scope *s, ir_val v, ir_val x, ir_type t, ir_shard h)
+{
+	s->view[v] = shorter(p, t, x, h, scope_type(p, s, v)->dim);
+}
+
 /* --- ops along dimensions that do not divide ---------------------------------------------------- */
 
 /* An op that is done with more elements along some dimensions of its tensors, operands and then results: dim (0: as it is), and by which axes they are

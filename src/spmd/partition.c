@@ -66,28 +66,47 @@ static void at_maker(struct scope *s, ir_val v)
 	s->b.loc = o ? o->loc : 0;
 }
 
+/* How x, which is wanted somewhere, lies there, also in parts that do not divide it: who cuts an op may have such. */
+static ir_shard said(struct part *p, struct scope *s, ir_val x)
+{
+	ir_shard h = part_summed(p, ir_shard_of(s->from, x));
+	return uneven(p, h, scope_type(p, s, x)) ? h : part_summed(p, scope_wanted(s, x));
+}
+
 /* As the maker of the call wants it.  It knows of no axes that are manual: along the others it is done on whole values, then. */
 static struct err *do_asked(struct part *p, struct scope *s, const struct ir_op *o)
 {
 	ir_shard *sh = ARENA_NEW(&p->a, ir_shard, o->nin + o->nout + 1);
-	ir_val *out = ARENA_NEW(&p->a, ir_val, o->nout + 1);
+	ir_type *type = ARENA_NEW(&p->a, ir_type, o->nin + o->nout + 1);
+	ir_val *in = ARENA_NEW(&p->a, ir_val, o->nin + 1), *out = ARENA_NEW(&p->a, ir_val, o->nout + 1);
 	ir_fnid f;
 	scope_finish_sums(p, s, o);
-	for (uint32_t k = 0; k < o->nin && !p->apart.n; k++)
-		sh[k] = s->sh[ir_in(s->from, o, k)];
+	for (uint32_t k = 0; k < o->nin && !p->apart.n; k++) {
+		ir_val v = ir_in(s->from, o, k);
+		sh[k] = s->map[v] && s->sh[v] != scope_wanted(s, v) ? s->sh[v] : said(p, s, v);
+	}
 	for (uint32_t k = 0; k < o->nout && !p->apart.n; k++)
-		sh[o->nin + k] = part_summed(p, scope_wanted(s, o->out + k));
-	TRY(part_ask(p, s->from, o, sh, &f));
+		sh[o->nin + k] = said(p, s, o->out + k);
+	TRY(part_ask(p, s->from, o, sh, type, &f));
 	for (uint32_t k = 0; k < o->nin + o->nout; k++)
 		if (p->apart.n && sh[k])
 			return ERR(UNIMPLEMENTED, "custom_partitioning that cuts what is whole, inside a manual computation");
-	ir_val *in = scope_operands(p, s, o);
-	for (uint32_t k = 0; k < o->nin; k++)
-		in[k] = scope_fetch(p, s, ir_in(s->from, o, k), sh[k]);
+	for (uint32_t k = 0; k < o->nin; k++) {
+		ir_val v = ir_in(s->from, o, k);
+		bool longer = type[k] != s->from->val.p[v].type;
+		if (!longer)
+			moved_need(p, s, v);
+		in[k] = longer ? moved_fetch_longer(p, s, v, type[k], sh[k]) : scope_fetch(p, s, v, sh[k]);
+	}
 	s->b.loc = o->loc;
 	ir_inline(&s->b, f, in, out);
-	for (uint32_t k = 0; k < o->nout; k++)
-		scope_give(p, s, o->out + k, out[k], sh[o->nin + k]);
+	for (uint32_t k = 0; k < o->nout; k++) {
+		ir_val v = o->out + k;
+		if (type[o->nin + k] != s->from->val.p[v].type)
+			moved_give_longer(p, s, v, out[k], type[o->nin + k], sh[o->nin + k]);
+		else
+			scope_give(p, s, v, out[k], sh[o->nin + k]);
+	}
 	return NULL;
 }
 
@@ -472,7 +491,8 @@ static struct err *do_op(struct part *p, struct scope *s, const struct ir_op *o)
 		return at_line(p, o, part_inspect(p, s->from, o, scope_wanted(s, ir_in(s->from, o, 0))));
 	if (moved_op(p, s, o))
 		return NULL;
-	for (uint32_t k = 0; k < o->nin; k++)
+	bool asks = p->ndev > 1 && part_asks(p, s->from, o);
+	for (uint32_t k = 0; k < o->nin && !asks; k++)
 		moved_need(p, s, ir_in(s->from, o, k));
 	switch ((enum ir_kind)o->kind) {
 	case IR_manual:
@@ -495,7 +515,7 @@ static struct err *do_op(struct part *p, struct scope *s, const struct ir_op *o)
 	case IR_custom_call: {
 		int n;
 		const int64_t *on = ir_attrs(s->from, o, AT_on, &n);
-		if (p->ndev > 1 && part_asks(p, s->from, o))
+		if (asks)
 			return at_line(p, o, do_asked(p, s, o));
 		if (n && p->ndev > 1 && !p->apart.n && !part_of_parts(p, s->from, o))
 			return at_line(p, o, do_pinned(p, s, o, *on));

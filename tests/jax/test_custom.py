@@ -108,6 +108,37 @@ def test_any_sharding_to_any_other(seed):
         np.testing.assert_array_equal(part.data, ((a * 2 + b - 1) * 2)[part.index])
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_dimensions_that_do_not_divide(seed):
+    """A partition is told how they are cut, and may cut them: the last parts have zeros behind the last elements (XLA:CPU's anything)."""
+    rng = np.random.default_rng(seed)
+    shape = tuple(int(n) for n in 4 * rng.integers(1, 4, rng.integers(1, 4)))
+    rank = len(shape)
+    names = " ".join("ijk"[:rank])
+    a, b = (rng.integers(1, 100, shape).astype(np.float32) for _ in range(2))
+    inner = draw_spec(rng, rank)
+    some = tuple(slice(int(k), int(rng.integers(k + 1, n + 1))) for n in shape for k in [rng.integers(n)])
+    axes = [x for dim in inner for x in dim or ()]
+    f = custom(lambda a, b: a * 2 + b, f"{names}, {names} -> {names}", arguments=[inner] * 2, result=inner)
+    total = custom(lambda a: a.sum(), f"{names} -> ", local=lambda a: jax.lax.psum(a.sum(), axes), arguments=[inner], result=P())
+
+    def g(a, b):
+        x = f(a[some], b[some] - 1)
+        return x[1:] + x[:-1], total(x), x.T
+
+    x = a[some] * 2 + b[some] - 1
+    got = jax.jit(g)(on(a, *draw_spec(rng, rank)), on(b, *draw_spec(rng, rank)))
+    for g, w in zip(got, (x[1:] + x[:-1], x.sum(), x.T), strict=True):
+        np.testing.assert_array_equal(g, w)
+
+
+def test_what_a_partition_sees_of_a_dimension_that_does_not_divide():
+    seen = []
+    got = jax.jit(lambda a: custom(lambda a: a + 1, "i j -> i j", seen=seen, local=lambda a: seen.append(a.shape) or a + 1)(a[1:]))(on(X, ("x", "y")))
+    np.testing.assert_array_equal(got, X[1:] + 1)
+    assert seen == [([P(("x", "y"), None)], P(("x", "y"), None)), (4, 8)]
+
+
 def test_operands_that_disagree():
     seen = []
     f = custom(lambda a, b: a + b, "i j, i j -> i j", arguments=[P("x", None)] * 2, result=P("x", None), seen=seen)
