@@ -285,6 +285,10 @@ enum copy_use { COPY_MESSAGE, COPY_PACKED /* of what was just made, near */, COP
 enum { COPY_LEAST = 4 << 10 };
 void copy_shared(enum copy_use use, void *to, const void *from, size_t n);
 void copy_past(void *to, const void *from, size_t n);        /* memcpy past the caches, and that promise */
+/* n rows of a multiple of 16 bytes past the caches, to such places, one after the other so that cache lines become whole; what is told after
+ * copy_rows_end is told after them. */
+void copy_rows_past(char *to, int64_t by_to, const char *from, int64_t by_from, int64_t n, size_t row);
+void copy_rows_end(void);
 /* n <= COPY_FEW bytes that do not overlap: a call of memcpy takes longer than the rest. */
 enum { COPY_FEW = 32 };
 static inline void copy_few(void *to, const void *from, size_t n)

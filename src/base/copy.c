@@ -25,26 +25,50 @@ static _Thread_local struct pace {
 	float takes[WAYS];       /* seconds a byte, at best */
 } paces[COPY_USES][SIZES];
 
+void copy_rows_past(char *to, int64_t by_to, const char *from, int64_t by_from, int64_t n, size_t row)
+{
+	enum { AHEAD = 8, NEAR = 4 * LINE };     /* rows that are fetched ahead where they are so far apart that no core does it by itself */
+	const bool apart = by_from > NEAR && row <= NEAR;
+
+	for (; n > 0; n--, to += by_to, from += by_from)
+#if defined __x86_64__
+	{
+		size_t o = 0;
+		for (; apart && o < row; o += LINE)
+			__builtin_prefetch(from + AHEAD * by_from + o);
+		for (o = 0; o + LINE <= row; o += LINE) {
+			const __m128i *x = (const __m128i *)(const void *)(from + o);
+			__m128i *y = (__m128i *)(void *)(to + o), a = _mm_loadu_si128(x), b = _mm_loadu_si128(x + 1), c = _mm_loadu_si128(x + 2), d = _mm_loadu_si128(x + 3);
+			_mm_stream_si128(y, a);
+			_mm_stream_si128(y + 1, b);
+			_mm_stream_si128(y + 2, c);
+			_mm_stream_si128(y + 3, d);
+		}
+		for (; o < row; o += 16)
+			_mm_stream_si128((__m128i *)(void *)(to + o), _mm_loadu_si128((const __m128i *)(const void *)(from + o)));
+	}
+#else
+		memcpy(to, from, row);
+#endif
+}
+
+void copy_rows_end(void)
+{
+#if defined __x86_64__
+	_mm_sfence();
+#endif
+}
+
 void copy_past(void *dst, const void *src, size_t n)
 {
 	char *to = dst;
 	const char *from = src;
-#if defined __x86_64__
-	size_t head = MIN(-(uintptr_t)to & (LINE - 1), n);
+	size_t head = MIN(-(uintptr_t)to & (LINE - 1), n), lines = (n - head) / LINE * LINE;
 
 	memcpy(to, from, head);
-	to += head, from += head, n -= head;
-	for (; n >= LINE; to += LINE, from += LINE, n -= LINE) {
-		const __m128i *x = (const __m128i *)(const void *)from;
-		__m128i *y = (__m128i *)(void *)to, a = _mm_loadu_si128(x), b = _mm_loadu_si128(x + 1), c = _mm_loadu_si128(x + 2), d = _mm_loadu_si128(x + 3);
-		_mm_stream_si128(y, a);
-		_mm_stream_si128(y + 1, b);
-		_mm_stream_si128(y + 2, c);
-		_mm_stream_si128(y + 3, d);
-	}
-	_mm_sfence();            /* what is told after this copy is told after its stores */
-#endif
-	memcpy(to, from, n);
+	copy_rows_past(to + head, 0, from + head, 0, 1, lines);
+	copy_rows_end();
+	memcpy(to + head + lines, from + head + lines, n - head - lines);
 }
 
 static void by(enum way w, void *to, const void *from, size_t n)

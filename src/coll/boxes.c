@@ -1,15 +1,18 @@
-/* An all_to_all whose blocks are boxes of arrays: each member puts its result together, straight from where the operands lie.
+/* An all_to_all whose blocks are boxes of arrays: each member puts its result together, straight from where the operands lie, or, where
+ * a box is in shorter pieces in the operand than in the result, its operand into all results.
  *
- * All boxes of a result go on together, some rows of each at a time: those that lie side by side in it fill the same lines and
- * pages, which are then in the caches. */
+ * All boxes of a result (an operand) go on together, some rows of each at a time: those that lie side by side in it have the same lines
+ * and pages, which are then in the caches. */
 #include <stdlib.h>
 
 #include "impl.h"
 
-enum { TOGETHER = 32, SLAB = 32 << 10 };  /* boxes that are copied together; bytes of one before the next one's turn */
+/* Boxes that are copied together; bytes of one before the next one's turn, and if it is in pieces shorter than a page; a result of so many bytes is
+ * in no core's cache when it is read: what fills its lines goes past the caches, and no line is read to be written. */
+enum { TOGETHER = 32, LINE = 64, PAGE = 4 << 10, SLAB = 32 << 10, LITTLE = 1 << 10, LARGE = 4 << 20 };
 
 /* Rows that are copied: loops around them, outermost first, and how far they have come. */
-struct box { char *to; const char *from; int64_t row, left; int n; int64_t len[PROG_BOX_RANK], by_to[PROG_BOX_RANK], by_from[PROG_BOX_RANK], at[PROG_BOX_RANK]; };
+struct box { char *to; const char *from; int64_t row, left, slab; bool past; int n; int64_t len[PROG_BOX_RANK], by_to[PROG_BOX_RANK], by_from[PROG_BOX_RANK], at[PROG_BOX_RANK]; };
 
 /* The box of a row of c, in arrays at y and x.  packed: x has the box alone. */
 static void box_init(struct box *b, const struct prog_coll *c, const int64_t *r, char *y, bool y_packed, const char *x, bool x_packed)
@@ -48,6 +51,27 @@ static void box_init(struct box *b, const struct prog_coll *c, const int64_t *r,
 	for (int d = 0; d < b->n; d++)
 		b->left *= b->len[d];
 	b->left = b->row ? b->left : 0;
+	b->slab = SLAB;
+}
+
+/* Bytes that lie side by side, where rows are `by` apart. */
+static int64_t piece(const struct box *b, const int64_t *by)
+{
+	int64_t n = b->row;
+	for (int d = b->n; d-- > 0 && by[d] == n;)
+		n *= b->len[d];
+	return n;
+}
+
+/* b is copied into a result of so many bytes, and is in pieces of so many bytes in what it has in common with others. */
+static void box_tune(struct box *b, int64_t bytes, int64_t in)
+{
+	int64_t whole = piece(b, b->by_to);
+	uintptr_t at = (uintptr_t)b->to | (uintptr_t)whole;
+	for (int d = 0; d < b->n; d++)
+		at |= b->by_to[d] < whole ? 0 : (uintptr_t)b->by_to[d];
+	b->past = bytes >= LARGE && at % LINE == 0 && b->row % 16 == 0;
+	b->slab = in < PAGE ? LITTLE : SLAB;
 }
 
 /* n rows of a size that the compiler knows are moved without a call for each. */
@@ -73,15 +97,20 @@ static void rows(char *to, int64_t by_to, const char *from, int64_t by_from, int
 	}
 }
 
+static void rows_past(char *to, int64_t by_to, const char *from, int64_t by_from, int64_t n, int64_t row)
+{
+	copy_rows_past(to, by_to, from, by_from, n, (size_t)row);
+}
+
 /* Some more rows of b, about as many as a slab has. */
 static void box_go_on(struct box *b)
 {
 	int last = b->n - 1;
-	int64_t want = MAX(SLAB / b->row, 1);
+	int64_t want = MAX(b->slab / b->row, 1);
 
 	while (want > 0 && b->left > 0) {
 		int64_t n = last < 0 ? 1 : MIN(b->len[last] - b->at[last], want);
-		rows(b->to, last < 0 ? 0 : b->by_to[last], b->from, last < 0 ? 0 : b->by_from[last], n, b->row);
+		(b->past ? rows_past : rows)(b->to, last < 0 ? 0 : b->by_to[last], b->from, last < 0 ? 0 : b->by_from[last], n, b->row);
 		want -= n;
 		b->left -= n;
 		for (int d = last; d >= 0; d--) {
@@ -107,6 +136,7 @@ static void boxes_copy(struct box *b, int n)
 				more |= b[i].left > 0;
 			}
 	}
+	copy_rows_end();
 }
 
 static void box_whole(const struct prog_coll *c, const int64_t *r, char *y, bool y_packed, const char *x, bool x_packed)
@@ -138,11 +168,32 @@ static int rank_of(const struct call *q, const struct coll_cx *cx, int64_t pos)
 	return k;
 }
 
-/* Operands lie where all can read them. */
-static struct err *boxes_near(const struct call *q, const struct coll_cx *cx, const struct prog_coll *c, const char *x, char *y)
+/* Are fewer lines written, for the boxes of all members, in pieces of results than are read in pieces of operands?  A line that several write goes
+ * from core to core. */
+static bool shorter_pieces(const struct prog_coll *c)
 {
 	const struct rows w = rows_all(c);
-	size_t at[MAX_ROW];
+	double read = 0, written = 0;
+
+	for (const int64_t *r = w.first; r < w.end; r += w.by) {
+		struct box b;
+		double n = (double)bytes_of(c, r);
+		box_init(&b, c, r, NULL, false, NULL, false);
+		if (!b.left)
+			continue;
+		read += n * LINE / (double)MIN(piece(&b, b.by_from), LINE);
+		written += n * LINE / (double)MIN(piece(&b, b.by_to), LINE) * (piece(&b, b.by_to) < LINE ? 4 : 1);
+	}
+	return written < read;
+}
+
+/* Operands lie where all can read them, results perhaps where all can write them. */
+static struct err *boxes_near(const struct call *q, const struct coll_cx *cx, const struct prog_coll *c, const char *x, char *y)
+{
+	enum { ELSEWHERE = -1 };
+	const struct rows w = rows_all(c);
+	bool give = q->n > 1 && shorter_pieces(c), here = give && loan_here(q, y);
+	size_t at[MAX_ROW], to[MAX_ROW];
 	struct box b[TOGETHER];
 	struct loan l = { 0 };
 	struct err *e = NULL;
@@ -150,15 +201,19 @@ static struct err *boxes_near(const struct call *q, const struct coll_cx *cx, co
 
 	if (q->n > 1) {
 		TRY(loan_make(q, x, c->inner, false, &l));
-		TRY_GOTO(e, loan_exchange(q, c->inner, l.off, 0, at, NULL), out);
+		TRY_GOTO(e, loan_exchange(q, c->inner, l.off, here ? (size_t)(y - (char *)sym_ep_base(q->ep)) : (size_t)ELSEWHERE, at, to), out);
 	}
+	for (int k = 0; k < q->n && give; k++)
+		give = to[k] != (size_t)ELSEWHERE;
 	for (const int64_t *r = w.first; r < w.end; r += w.by) {
-		if (r[0] != cx->pos)
+		if (r[give] != cx->pos)
 			continue;
-		int k = rank_of(q, cx, r[1]);
+		int k = rank_of(q, cx, r[!give]);
 		const char *from = r[1] == cx->pos ? x : sym_at(q->ep, q->pe[k], at[k], (size_t)c->inner, NULL);
-		box_init(&b[n++], c, r, y, false, from, false);
-		if (n == TOGETHER) {
+		char *into = r[0] == cx->pos ? y : (char *)(uintptr_t)sym_at(q->ep, q->pe[k], to[k], (size_t)c->inner2, NULL);
+		box_init(&b[n], c, r, into, false, from, false);
+		box_tune(&b[n], c->inner2, piece(&b[n], give ? b[n].by_from : b[n].by_to));
+		if (++n == TOGETHER) {
 			boxes_copy(b, n);
 			n = 0;
 		}
@@ -166,6 +221,34 @@ static struct err *boxes_near(const struct call *q, const struct coll_cx *cx, co
 	boxes_copy(b, n);
 	if (q->n > 1)
 		e = ready_all(q);
+out:
+	loan_end(q, &l, e);
+	return e;
+}
+
+struct err *move_rows(const struct call *q, const struct blocks *b)
+{
+	size_t at[MAX_ROW];
+	struct box x[TOGETHER];
+	struct loan l;
+	struct err *e;
+	int64_t row = MIN(b->from.inner, b->to.inner);
+	int n = 0;
+
+	TRY(loan_make(q, b->x, b->nx, false, &l));
+	TRY_GOTO(e, loan_exchange(q, b->n, l.off, 0, at, NULL), out);
+	for (int j = 0; j < q->n; j++) {
+		const char *from = j == q->me ? b->x : sym_at(q->ep, q->pe[j], at[j], (size_t)b->nx, NULL);
+		x[n] = (struct box){ .to = b->y + j * b->place, .from = from + q->me * b->send, .row = row, .left = b->n / row, .n = 1, .len = { b->n / row },
+		                     .by_to = { b->to.inner > row ? row : b->to.step }, .by_from = { b->from.inner > row ? row : b->from.step } };
+		box_tune(&x[n], b->ny, piece(&x[n], x[n].by_to));
+		if (++n == TOGETHER) {
+			boxes_copy(x, n);
+			n = 0;
+		}
+	}
+	boxes_copy(x, n);
+	e = ready_all(q);
 out:
 	loan_end(q, &l, e);
 	return e;

@@ -214,6 +214,8 @@ struct err *coll_permute_by(struct coll *c, uint32_t site, uint8_t algo, int fro
 
 /* --- boxes.c ------------------------------------------------------------------------------- */
 
+/* All blocks together, in rows that lie side by side in what is taken or in what is given; all members map each other. */
+struct err *move_rows(const struct call *q, const struct blocks *b);
 /* What of c's boxes goes to cx, and from it.  far: members of q do not all map each other. */
 struct err *move_boxes(const struct call *q, const struct coll_cx *cx, const struct prog_coll *c, bool far, const char *x, char *y);
 

@@ -5,6 +5,7 @@
 
 /* --- all_gather, all_to_all ------------------------------------------------------------ */
 
+enum { SHORT = 4 << 10 };
 struct moving { const struct call *q; const struct blocks *b; };
 
 static struct strided from_of(const struct blocks *b, int j) { return (struct strided){ (char *)(uintptr_t)b->x + j * b->send, b->from.inner, b->from.step }; }
@@ -127,6 +128,10 @@ struct err *move_blocks(const struct call *q, const struct blocks *b)
 		f.from_here = b->x;
 		f.apart = b->send;
 	}
+	/* rows of one block alone touch each page of the result */
+	int64_t from = b->from.inner, to = b->to.inner;
+	if (q->algo == COLL_direct && !q->c->far && MIN(from, to) < MIN(SHORT, b->n) && (from == to || MAX(from, to) == b->n))
+		return move_rows(q, b);
 	if (q->algo == COLL_direct && !f.each && !q->c->far) {
 		bool done;
 		TRY(gather_push(q, b, &done));

@@ -273,3 +273,12 @@ def test_a_looked_at_sharding_stops_nothing():
     f = jax.jit(lambda x: (jax.debug.inspect_array_sharding(x * 2, callback=lambda s: None), x + 1)[1])
     np.testing.assert_array_equal(f(on(X, "x")), X + 1)
     jax.effects_barrier()
+
+
+@pytest.mark.parametrize("last", [16, 32, 64, 128])
+@pytest.mark.parametrize("to", [(), (None, "x"), (None, None, None, "x"), ("x",)], ids=str)
+@pytest.mark.parametrize("of", [(None, "x"), (None, None, None, "x"), ("x",)], ids=str)
+def test_large_arrays_in_short_rows(of, to, last):
+    """Each device's part is larger than a cache, and in pieces of some bytes or lines in others' parts, or theirs in it."""
+    x = np.arange(1 << 22, dtype=np.float32).reshape(16, 16, -1, last)
+    all_shards_right(jax.jit(lambda v: v, out_shardings=NamedSharding(mesh(), P(*to)))(on(x, *of)), x)
