@@ -287,6 +287,19 @@ static bool studied(struct part *p, const struct ir_b *b, const struct view *v, 
 	return k->ncut == 1 && (!partial || (one && k->fills && k->ndata < 2));
 }
 
+/* Do axes of l cut h, but not along d?  What lies so is gathered, or cut along d. */
+static bool cut_elsewhere(struct part *p, ir_shard h, int rank, int d, struct axes l)
+{
+	for (int e = 0; e < rank; e++) {
+		struct axes of = part_axes(p, h, e);
+		for (int i = 0; i < of.n && e != d; i++)
+			for (int k = 0; k < l.n; k++)
+				if (ir_axes_overlap(of.p[i], l.p[k]))
+					return true;
+	}
+	return false;
+}
+
 /* How the source of a view comes to where it is put together. */
 static ir_shard near(struct part *p, const struct making *k, const struct source *s)
 {
@@ -294,7 +307,7 @@ static ir_shard near(struct part *p, const struct making *k, const struct source
 	n.dim = ARENA_NEW(&p->a, struct ir_dim_shard, n.rank + 1);
 	for (int d = 0; d < n.rank; d++) {
 		struct axes l = part_axes(p, k->to, d);
-		if (k->moved[d] && (s->dim[d] % axes_size(l) || ir_shard_parts(p->m, s->sh, d) == 1))
+		if (k->moved[d] && (s->dim[d] % axes_size(l) || (ir_shard_parts(p->m, s->sh, d) == 1 && !cut_elsewhere(p, s->sh, n.rank, d, l))))
 			continue;
 		n.dim[d].naxis = l.n;
 		n.dim[d].axis = (struct ir_axis_ref *)l.p;
