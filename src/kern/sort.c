@@ -450,15 +450,18 @@ static void make_keys(const struct prog_kern *k, const struct sort *q, const str
 	}
 }
 
-/* out element i = in element perm[i], for all operands of a row; out may not be in. */
-static void place(const struct prog_kern *k, const struct sort *q, char *const *ptr, int64_t row, int64_t lo, int64_t n, const uint32_t *perm)
+/* out element i = in element perm[i], for all operands of a row; out may be in if spare has room for n elements. */
+static void place(const struct prog_kern *k, const struct sort *q, char *const *ptr, int64_t row, int64_t lo, int64_t n, const uint32_t *perm, char *spare)
 {
 	for (int op = 0; op < q->nop; op++) {
 		int es = dt_bytes(k->v[op].dtype);
 		const char *in = view_at(k, ptr, op) + row_off(k, q, op, row);
 		char *out = view_at(k, ptr, q->nop + op) + row_off(k, q, q->nop + op, row);
-		int64_t is = k->v[op].stride[q->dim] * es, os = k->v[q->nop + op].stride[q->dim] * es;
-		out += lo * os;
+		int64_t is = k->v[op].stride[q->dim] * es, os = k->v[q->nop + op].stride[q->dim] * es, to = os;
+		char *end = out + lo * os;
+		bool over = in == out;
+		out = over ? spare : end;
+		os = over ? es : os;
 #define PLACE(T) for (int64_t i = 0; i < n; i++) memcpy(out + i * os, in + (int64_t)perm[i] * is, sizeof(T))
 		switch (es) {
 		case 1: PLACE(uint8_t); break;
@@ -467,6 +470,8 @@ static void place(const struct prog_kern *k, const struct sort *q, char *const *
 		case 8: PLACE(uint64_t); break;
 		default: PLACE(struct pair); break;
 		}
+		if (over)
+			move_strided(es, n, end, to, spare, es);
 	}
 }
 
@@ -604,7 +609,7 @@ static void sort_run(const struct prog_kern *k, const struct kern_state *s, int 
 				perm[i] = (uint32_t)i;
 			merge_sort(&c, perm, perm + n, n);
 		}
-		place(k, q, ptr, row, 0, n, perm);
+		place(k, q, ptr, row, 0, n, perm, q->nkey ? (char *)w : (char *)(perm + n));        /* of four bytes an element at most */
 	}
 }
 
@@ -719,7 +724,7 @@ static void split_run(const struct prog_kern *k, const struct kern_state *s, int
 				int64_t m = MIN(4096, hi - i);
 				for (int64_t j = 0; j < m; j++)
 					perm[j] = (uint32_t)from[i + j];
-				place(k, q, ptr, row, i, m, perm);
+				place(k, q, ptr, row, i, m, perm, NULL);
 			}
 			continue;
 		}
@@ -777,6 +782,7 @@ struct err *kern_make_sort(const struct prog_kern *k, struct kern_state *s)
 		return NULL;
 	q->run = (q->n + RUNS - 1) / RUNS;
 	q->digits = (dtype_info[q->key[0].dt].bits + 7) / 8;
+	q->digits += q->digits % 2 && prog_sort_over(q->nop, (enum dtype)k->v[0].dtype);      /* the first one is not written to the result */
 	q->phases = 2 * q->digits + !q->move;
 	s->tiles = RUNS;
 	s->phases = (int)q->rows * q->phases;

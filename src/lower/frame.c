@@ -158,7 +158,15 @@ static bool same_size(const struct ir_type_info *x, const struct ir_type_info *t
 	return t->bytes && x->bytes == t->bytes && dtype_info[x->dtype].bytes == dtype_info[t->dtype].bytes;
 }
 
-/* Does o, of one result, read operand k of it only where it writes? */
+/* May o, of one result, leave it over operands? */
+static bool goes_over(const struct lw *w, const struct ir_fn *fn, const struct ir_op *o)
+{
+	if (o->kind == IR_sort)
+		return prog_sort_over((int)o->nin, (enum dtype)ir_vtype(w->m, fn, ir_in(fn, o, 0))->dtype);
+	return o->nout == 1 && (o->kind == IR_fused || ir_is_elem(o->kind));
+}
+
+/* Over operand k, if that is such an op? */
 static bool reads_where_it_writes(const struct lw *w, const struct ir_fn *fn, const struct ir_op *o, uint32_t k)
 {
 	return o->kind != IR_fused || lw_same_index(w, ir_fn_of(w->m, (ir_fnid)ir_attr(fn, o, AT_fn)), k);
@@ -186,9 +194,9 @@ struct place *lw_result_at(struct lw *w, struct frame *f, int i, ir_val v)
 	const struct ir_op *o = &f->fn->op.p[i];
 	const struct ir_type_info *t = ir_vtype(w->m, f->fn, v);
 	struct place *p = NULL, *q;
-	bool pointwise = o->kind == IR_fused || ir_is_elem(o->kind), comm = lw_in_place(w, f->fn, o);   /* whose operands are apart from each other */
+	bool alone = goes_over(w, f->fn, o), comm = lw_in_place(w, f->fn, o);   /* whose operands are apart from each other */
 	const int over = o->kind == IR_fused ? gen_loop_over(w->tmp, w->m, ir_fn_of(w->m, (ir_fnid)ir_attr(f->fn, o, AT_fn)), v - o->out) : -1;
-	if ((pointwise && o->nout == 1) || comm || over >= 0)
+	if (alone || comm || over >= 0)
 		for (uint32_t k = 0; k < o->nin && !(p && f->target[v] && p->store == f->target[v]->store); k++) {      /* best what lies where it is wanted */
 			ir_val x = ir_in(f->fn, o, k);
 			if ((comm && o->out + k != v) || (over >= 0 && (int)k != over))
@@ -213,7 +221,7 @@ struct place *lw_result_at(struct lw *w, struct frame *f, int i, ir_val v)
 		}
 	if (!p && f->target[v] && lw_free_at(w, f, i, f->target[v])) {
 		p = f->target[v];
-		if (pointwise && o->nout == 1)
+		if (alone)
 			lies_under(w, f, i, p);
 	}
 	return p ? p : lw_temp(w, t->dtype, t->rank, t->dim);

@@ -47,12 +47,14 @@ static struct err *at(const struct check *ck, int d, const struct prog_cmd *c, s
 
 /* --- commands ---------------------------------------------------------------- */
 
-/* May result r lie where operand j lies?  Only if each element is read before the same is written: what generated code
- * reads, its attributes say. */
+/* May result r lie where operand j lies?  Only if each element is read before the same is written (what generated code
+ * reads, its attributes say), or the kernel knows of it. */
 static bool in_place(unsigned kern, const struct prog_kern *k, uint32_t j, uint32_t r)
 {
 	if (kern == KERN_gen)
 		return j < k->nattr && r < 63 && k->attr[j] >> r & 1;
+	if (kern == KERN_sort)
+		return prog_sort_over(k->nin, (enum dtype)k->v[j].dtype);
 	return kern == KERN_elem || kern == KERN_copy || kern == KERN_reduce_precision || kern == KERN_COUNT;
 }
 

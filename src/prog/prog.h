@@ -304,6 +304,8 @@ bool prog_then_over(const struct prog *p, const struct prog_cmd *r, const struct
  * that lie in no argument. */
 int prog_space(const struct prog *p, uint32_t buf, int64_t *base);
 int64_t prog_view_count(const struct prog_view *v);          /* elements */
+/* May a sort of so many operands, of that type, leave its result over its operand, of the same view? */
+static inline bool prog_sort_over(int nin, enum dtype dt) { return nin == 1 && (dtype_info[dt].bytes == 2 || dtype_info[dt].bytes == 4); }
 /* The positions that a permute (its two tables) links with pos, in the order of sending, equal for all of them; open: the
  * first receives nothing.  Returns their number; 0 if there are more than COLL_CYCLE. */
 enum { COLL_CYCLE = 8 };

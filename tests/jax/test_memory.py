@@ -6,6 +6,7 @@ import sys
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 pytestmark = pytest.mark.only_rondo("Rondo's memory")
@@ -140,3 +141,20 @@ jax.jit(jax.grad(net), static_argnums=2)(jnp.ones((512, 1024)), jnp.ones((24, 10
 def test_what_helps_a_gradient(how, advice):
     r = subprocess.run([sys.executable, "-c", ADVICE, how], env=os.environ | {"RONDO_MEMORY": "96M", "RONDO_DEVICES": "1", "RONDO_CACHE": ""}, capture_output=True, text=True, timeout=300)
     assert r.returncode == 1 and re.search(r"program 'jit_net', whose largest temporaries are .*" + advice, r.stderr), r.stderr
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int16", "uint32"])
+@pytest.mark.parametrize("shape, axis", [((150001,), 0), ((300, 400), 0), ((400, 300), 1), ((2, 140000), 1), ((140000, 2), 0)], ids=str)
+def test_a_sort_is_left_over_what_nobody_else_reads(shape, axis, dtype):
+    x = jnp.asarray(np.random.default_rng(1).integers(0, 100, shape)).astype(dtype)
+    for up in (True, False):
+        f = jax.jit(lambda v: jnp.sort(v + v, axis=axis, descending=not up))
+        want = np.sort(np.asarray(x + x).astype(np.float64), axis=axis)
+        np.testing.assert_array_equal(np.asarray(f(x)).astype(np.float64), want if up else np.flip(want, axis))
+    got = jax.jit(lambda v: jnp.sort(v, axis=axis), donate_argnums=0)(x)
+    np.testing.assert_array_equal(np.asarray(got).astype(np.float64) * 2, want)
+
+
+def test_a_sort_needs_no_memory_for_its_operand():
+    temp = jax.jit(lambda v: jnp.sort(v * 2)).lower(jnp.ones(1 << 20)).compile().memory_analysis().temp_size_in_bytes
+    assert temp < 1.3 * (4 << 20)        # what elements move through
