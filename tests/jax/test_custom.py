@@ -91,16 +91,21 @@ def draw_spec(rng, rank):
     return P(*[tuple(d) or None for d in dims])
 
 
+def drawn(seed, least):
+    """A generator, operands of one shape, of numbers from least on, how a partition has them, and one: twice the first and the second."""
+    rng = np.random.default_rng(seed)
+    shape = tuple(int(n) for n in 4 * rng.integers(1, 4, rng.integers(1, 4)))
+    names = " ".join("ijk"[:len(shape)])
+    a, b = (rng.integers(least, 100, shape).astype(np.float32) for _ in range(2))
+    inner = draw_spec(rng, len(shape))
+    return rng, a, b, inner, names, custom(lambda a, b: a * 2 + b, f"{names}, {names} -> {names}", arguments=[inner] * 2, result=inner)
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_any_sharding_to_any_other(seed):
     """Operands come as they lie, are brought to where a partition wants them, and its results from there to where they shall lie."""
-    rng = np.random.default_rng(seed)
-    shape = tuple(int(n) for n in 4 * rng.integers(1, 4, rng.integers(1, 4)))
-    rank = len(shape)
-    names = " ".join("ijk"[:rank])
-    a, b = (rng.integers(0, 100, shape).astype(np.float32) for _ in range(2))
-    inner = draw_spec(rng, rank)
-    f = custom(lambda a, b: a * 2 + b, f"{names}, {names} -> {names}", arguments=[inner] * 2, result=inner)
+    rng, a, b, _, _, f = drawn(seed, 0)
+    rank = a.ndim
     out = NamedSharding(mesh(), draw_spec(rng, rank))
     got = jax.jit(lambda a, b: f(a, b - 1) * 2, out_shardings=out)(on(a, *draw_spec(rng, rank)), on(b, *draw_spec(rng, rank)))
     assert got.sharding.is_equivalent_to(out, rank)
@@ -111,15 +116,10 @@ def test_any_sharding_to_any_other(seed):
 @pytest.mark.parametrize("seed", range(20))
 def test_dimensions_that_do_not_divide(seed):
     """A partition is told how they are cut, and may cut them: the last parts have zeros behind the last elements (XLA:CPU's anything)."""
-    rng = np.random.default_rng(seed)
-    shape = tuple(int(n) for n in 4 * rng.integers(1, 4, rng.integers(1, 4)))
-    rank = len(shape)
-    names = " ".join("ijk"[:rank])
-    a, b = (rng.integers(1, 100, shape).astype(np.float32) for _ in range(2))
-    inner = draw_spec(rng, rank)
-    some = tuple(slice(int(k), int(rng.integers(k + 1, n + 1))) for n in shape for k in [rng.integers(n)])
+    rng, a, b, inner, names, f = drawn(seed, 1)
+    rank = a.ndim
+    some = tuple(slice(int(k), int(rng.integers(k + 1, n + 1))) for n in a.shape for k in [rng.integers(n)])
     axes = [x for dim in inner for x in dim or ()]
-    f = custom(lambda a, b: a * 2 + b, f"{names}, {names} -> {names}", arguments=[inner] * 2, result=inner)
     total = custom(lambda a: a.sum(), f"{names} -> ", local=lambda a: jax.lax.psum(a.sum(), axes), arguments=[inner], result=P())
 
     def g(a, b):
