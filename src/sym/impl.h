@@ -340,7 +340,7 @@ struct sym_wait {
 	/* From here on as zeros. */
 	int peer;                         /* for whom, as the condition says */
 	int n, polls;
-	bool armed, warned;
+	bool armed, sure, warned;         /* sure: no writer overlooks its flag any more */
 	uint32_t bell;
 	double since, dead, look;         /* it had nothing left but to sleep; another's death was noticed; when to look next whether the peer is */
 	uint64_t apart;                   /* in another program: its status then */

@@ -621,7 +621,6 @@ static struct err *join_job(struct joining *g)
 	TRY(learn(g));
 	TRY(map_others(g));
 	w->spins = sym_spins(crowded(w) ? INT_MAX : 0);
-	w->fence |= w->spins != sym_spins(0);          /* before there are threads that look; who has no core of its own sleeps often */
 	TRY(choose_roads(g));
 	/* All have come: nobody else is let in. */
 	pthread_mutex_lock(&j->lock);

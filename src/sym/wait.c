@@ -2,7 +2,8 @@
  *
  * A wait polls, then does other work, then yields, then sleeps on the PE's bell.  A writer looks for sleepers after it stored
  * its word; to keep a fence out of that path, the sleeper makes every running thread execute one (membarrier)
- * between raising its flag and its last look.  Where there are more threads than cores sleeping is what is common: the writer has the fence. */
+ * between raising its flag and its last look.  That interrupts all cores, so it sleeps for a moment before: most sleeps end within it, and a
+ * writer that overlooks the flag, between its store and when that is seen, costs no more. */
 #include <limits.h>
 #include <linux/futex.h>
 #include <linux/membarrier.h>
@@ -13,7 +14,7 @@
 
 #include "ep.h"
 
-enum { YIELDS = 100, NET_POLLS = 2000, YIELD_EVERY = 8, NAP_NS = 100000000, DOZE_NS = 500000, MIN_SPINS = 500, WARN_S = 20, GRACE_MS = 500 };
+enum { YIELDS = 100, NET_POLLS = 2000, YIELD_EVERY = 8, NAP_NS = 100000000, BRIEF_NS = 500000, DOZE_NS = 500000, MIN_SPINS = 500, WARN_S = 20, GRACE_MS = 500 };
 
 _Thread_local _Atomic int *sym_stop;
 _Thread_local struct sym_halt sym_halt;
@@ -153,6 +154,7 @@ static void arm(struct sym_wait *w)
 	atomic_fetch_add(&resting, 1);
 	atomic_fetch_add(&w->me->sleepers, 1);
 	w->armed = true;
+	w->sure = w->world->fence;
 }
 
 static void disarm(struct sym_wait *w)
@@ -253,13 +255,16 @@ static double rest(struct sym_wait *w)
 	}
 	if (!w->armed) {
 		arm(w);
-		if (!world->fence)
-			sym_barrier(world->shared);
 		return 0;                 /* the caller looks once more */
 	}
-	sym_nap(&w->me->bell, w->bell, NAP_NS, world->shared);
-	disarm(w);
-	w->n = world->spins;
+	sym_nap(&w->me->bell, w->bell, w->sure ? NAP_NS : BRIEF_NS, world->shared);
+	if (!w->sure && atomic_load(&w->me->bell) == w->bell) {
+		sym_barrier(world->shared);
+		w->sure = true;           /* and so it does here */
+	} else {
+		disarm(w);
+		w->n = world->spins;
+	}
 	return clock_s() - w->since;
 }
 

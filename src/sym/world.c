@@ -91,7 +91,7 @@ static struct err *opened(void *v)
 	w->threads = o->threads;
 	w->spins = sym_spins(o->threads);
 	w->pause = sym_pause_s();
-	w->fence = !sym_barrier_init(others) || (!others && o->threads > cpu_get()->cores);      /* who has no core of its own sleeps often */
+	w->fence = !sym_barrier_init(others);
 	w->patience = (double)conf_int(CONF_TIMEOUT);
 	/* Four times the RAM a heap, so that holes between buffers never matter; but no more than 32 TB in all. */
 	size_t heaps = (size_t)o->nlocal * (size_t)(others ? o->boot->nprocess : 1), want = MIN((size_t)cpu_get()->ram * 4, ((size_t)32 << 40) / heaps);

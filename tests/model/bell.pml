@@ -1,7 +1,8 @@
 /* Sleeping and waking, from docs/sym.md: a writer stores a word and then looks for sleepers without a fence between; the
  * sleeper pays for that.  Two writers, store buffers as on x86.  MUTANT 1: the sleeper has no membarrier; 2: it does not
  * look again; 3: it sleeps without having seen the bell.  Spin must find that it then sleeps for ever (in the library a
- * sleep has a limit, so such a bug would be slowness only). */
+ * sleep has a limit, so such a bug would be slowness only; what sleeps for a moment before the membarrier wakes by itself, which changes
+ * nothing here). */
 #ifndef MUTANT
 #define MUTANT 0
 #endif
