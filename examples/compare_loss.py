@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compare two loss traces of train_ring.py, step by step.
 
-    python compare_loss.py a/loss.tsv b/loss.tsv [--rtol 0.02]
+    python compare_loss.py demo_out/loss.rondo.tsv demo_out/loss.cpu.tsv [--rtol 0.02]
 
 Both runs see the same bytes and start from the same weights, but bf16 products are rounded to 8 bits and
 summed in another order, and training amplifies what differs.  The tolerance therefore grows: half of it
@@ -13,7 +13,7 @@ import sys
 
 
 def read(path):
-    return [float(line.split("\t")[1]) for line in pathlib.Path(path).read_text().splitlines()]
+    return [float(line.split("\t")[1]) for line in pathlib.Path(path).read_text().splitlines() if line[0] != "#"]
 
 
 def main():

@@ -24,7 +24,7 @@ def arguments():
     p.add_argument("--layers", type=int, default=4)
     p.add_argument("--width", type=int, default=128)
     p.add_argument("--seed", type=int, default=0)
-    p.add_argument("--out", default="demo_out", help="folder of loss.tsv and loss.png")
+    p.add_argument("--out", default="demo_out", help="folder of loss.PLATFORM.tsv and loss.png")
     a = p.parse_args()
     if a.devices % a.processes:
         p.error(f"{a.devices} devices cannot be spread over {a.processes} processes")
@@ -173,7 +173,24 @@ class Progress:
             print(f"{done}/{self.total}  {text}", file=sys.stderr, flush=True)
 
 
-def draw(losses, path, title):
+def mean(losses, n=10):
+    """Of each step and up to n on either side."""
+    total = np.cumsum([0, *losses])
+    step = np.arange(len(losses))
+    begin, end = np.maximum(step - n, 0), np.minimum(step + n + 1, len(losses))
+    return (total[end] - total[begin]) / (end - begin)
+
+
+def store(out, platform, losses):
+    """The losses as a file of this platform's; gives those of all that did the same work into that folder, by platform."""
+    did = f"# {ARGS.batch} x {ARGS.length} bytes a step, {ARGS.layers} layers of {ARGS.width}, seed {ARGS.seed}"
+    out.mkdir(parents=True, exist_ok=True)
+    (out / f"loss.{platform}.tsv").write_text("\n".join([did, *(f"{i + 1}\t{x:.9g}" for i, x in enumerate(losses))]) + "\n")
+    texts = {f.suffixes[0][1:]: f.read_text().splitlines() for f in sorted(out.glob("loss.*.tsv"))}
+    return {platform: [float(line.split("\t")[1]) for line in lines[1:]] for platform, lines in texts.items() if lines[0] == did}
+
+
+def draw(of, path, title):
     try:
         import matplotlib
         matplotlib.use("Agg")
@@ -182,11 +199,16 @@ def draw(losses, path, title):
         print("matplotlib is not installed: no picture of the loss", file=sys.stderr)
         return
     figure, axes = plt.subplots(figsize=(7, 4))
-    axes.plot(range(1, len(losses) + 1), losses)
-    axes.set(xlabel="step", ylabel="loss (nats a byte)", title=title)
+    for i, (platform, losses) in enumerate(reversed(of.items())):
+        steps = range(1, len(losses) + 1)
+        axes.plot(steps, losses, f"C{i}", alpha=0.25, linewidth=0.8)
+        axes.plot(steps, mean(losses), f"C{i}", linestyle="--" if i else "-", label={"cpu": "XLA:CPU", "rondo": "Rondo"}.get(platform, platform))
+    axes.set(xlabel="step", ylabel="loss (nats a byte), mean of 21 steps", title=title)
+    axes.legend()
     axes.grid(alpha=0.3)
     figure.tight_layout()
     figure.savefig(path, dpi=120)
+    plt.close(figure)
 
 
 def train(step_of, how):
@@ -226,11 +248,9 @@ def train(step_of, how):
 
     if jax.process_index():
         return
-    out = pathlib.Path(ARGS.out)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "loss.tsv").write_text("".join(f"{i + 1}\t{x:.9g}\n" for i, x in enumerate(losses)))
-    draw(losses, out / "loss.png", f"{how} over {ARGS.devices} devices on {devices[0].platform}")
+    out, platform = pathlib.Path(ARGS.out), devices[0].platform
+    draw(store(out, platform, losses), out / "loss.png", f"{how} over {ARGS.devices} devices")
     print(f"loss {losses[0]:.4f} -> {losses[-1]:.4f} in {time.perf_counter() - begin:.1f} s; "
-          f"{out / 'loss.tsv'}, {out / 'loss.png'}")
+          f"{out / f'loss.{platform}.tsv'}, {out / 'loss.png'}")
     if len(losses) >= LEARNS and not losses[-1] < 0.75 * losses[0]:
         sys.exit(f"the loss fell by less than a quarter: {len(losses)} steps should do more")

@@ -131,6 +131,9 @@ static uint64_t meta_of(struct plane *p, const struct rt_trace_event *e)
 	if (end) {
 		name.n = 0;
 		str_addn(&name, o->site, (size_t)(end - o->site));
+		char *more = strrchr(name.p, ':');         /* readers know one line only: where it lies itself, not what it was made of, too */
+		if (more)
+			more[strcspn(more, ",")] = 0;
 		stat(&x, 5, STAT_source, TEXT(name.p));
 	}
 	if (o->peer)

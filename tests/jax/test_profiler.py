@@ -95,6 +95,28 @@ def test_what_ran(tmp_path):
         assert max(o.stats["bytes_accessed"] for o in sums) == 2 * 3 * 4 * N * N // 4
 
 
+def test_one_line_of_an_op_of_two(tmp_path):
+    """Readers of profiles take no list for a line."""
+    mesh = Mesh(jax.devices()[:4], "d")
+
+    @jax.jit
+    @partial(jax.shard_map, mesh=mesh, in_specs=(P("d"), P("d")), out_specs=P())
+    def sums(x, y):
+        a = jax.lax.psum(x, "d")
+        b = jax.lax.psum(y * 2, "d")
+        return a, b
+
+    x = jax.device_put(np.ones((64,), np.float32), NamedSharding(mesh, P("d")))
+    jax.block_until_ready(sums(x, x))
+    with jax.profiler.trace(tmp_path):
+        jax.block_until_ready(sums(x, x))
+    ops = device_planes(tmp_path)[0][1]["XLA Ops"]
+    [both] = {(o.name, o.stats["source"]) for o in ops if o.stats["hlo_category"] == "all-reduce"}
+    first, second = line_of("a = jax.lax.psum"), line_of("b = jax.lax.psum")
+    assert f"test_profiler.py:{second},{first}" in both[0] or f"test_profiler.py:{first},{second}" in both[0], both
+    assert re.fullmatch(rf"test_profiler.py:({first}|{second})", both[1]), both
+
+
 def test_jaxlib_reads_it(tmp_path):
     step, x = sharded()
     with jax.profiler.trace(tmp_path):
