@@ -2,17 +2,20 @@
  * a box is in shorter pieces in the operand than in the result, its operand into all results.
  *
  * All boxes of a result (an operand) go on together, some rows of each at a time: those that lie side by side in it have the same lines
- * and pages, which are then in the caches. */
+ * and pages, which are then in the caches.  Where rows of several boxes make up the lines of a large result, they are woven in a buffer that stays
+ * in the nearest cache, and go on from there past all of them. */
 #include <stdlib.h>
 
 #include "impl.h"
 
 /* Boxes that are copied together; bytes of one before the next one's turn, and if it is in pieces shorter than a page; a result of so many bytes is
- * in no core's cache when it is read: what fills its lines goes past the caches, and no line is read to be written. */
-enum { TOGETHER = 32, LINE = 64, PAGE = 4 << 10, SLAB = 32 << 10, LITTLE = 1 << 10, LARGE = 4 << 20 };
+ * in no core's cache when it is read: what fills its lines goes past the caches, and no line is read to be written; turns that are fetched ahead while others are
+ * woven. */
+enum { TOGETHER = 32, LINE = 64, PAGE = 4 << 10, SLAB = 32 << 10, LITTLE = 1 << 10, WEAVE = 4 << 10, LARGE = 4 << 20, AHEAD = 2 };
 
-/* Rows that are copied: loops around them, outermost first, and how far they have come. */
-struct box { char *to; const char *from; int64_t row, left, slab; bool past; int n; int64_t len[PROG_BOX_RANK], by_to[PROG_BOX_RANK], by_from[PROG_BOX_RANK], at[PROG_BOX_RANK]; };
+/* Rows that are copied: loops around them, outermost first, and how far they have come.  woven: with the rows of so many boxes, itself the first, it
+ * makes up longer ones. */
+struct box { char *to; const char *from, *start; int64_t row, left, slab; bool past; int woven, n; int64_t len[PROG_BOX_RANK], by_to[PROG_BOX_RANK], by_from[PROG_BOX_RANK], at[PROG_BOX_RANK]; };
 
 /* The box of a row of c, in arrays at y and x.  packed: x has the box alone. */
 static void box_init(struct box *b, const struct prog_coll *c, const int64_t *r, char *y, bool y_packed, const char *x, bool x_packed)
@@ -20,7 +23,7 @@ static void box_init(struct box *b, const struct prog_coll *c, const int64_t *r,
 	int64_t rank = c->box[0], e = dtype_info[c->dtype].bytes, sx = e, sy = e;
 	const int64_t *dx = c->box + 1, *dy = dx + rank, *from = r + 2, *to = from + rank, *size = to + rank;
 
-	*b = (struct box){ .to = y, .from = x, .row = e, .left = 1 };
+	*b = (struct box){ .to = y, .from = x, .row = e, .left = 1, .woven = 1 };
 	int k = PROG_BOX_RANK;                    /* the next loop, from the innermost one, is k - 1 */
 	for (int64_t d = rank; d-- > 0;) {
 		if (!x_packed)
@@ -97,9 +100,32 @@ static void rows(char *to, int64_t by_to, const char *from, int64_t by_from, int
 	}
 }
 
-static void rows_past(char *to, int64_t by_to, const char *from, int64_t by_from, int64_t n, int64_t row)
+/* The rows of a woven box and those that go with it, side by side. */
+static void weave(const struct box *b, int64_t by_from, int64_t n)
 {
-	copy_rows_past(to, by_to, from, by_from, n, (size_t)row);
+	_Alignas(LINE) char line[WEAVE];
+	int64_t all = b->woven * b->row, most = WEAVE / all, next = b->n > 1 && by_from == b->row ? b->by_from[b->n - 2] : 0;
+
+	for (int64_t o = 0; o < n; o += most) {
+		int64_t some = MIN(most, n - o);
+		for (int i = 0; i < b->woven; i++) {
+			const char *from = b[i].start + (b->from - b->start) + o * by_from;
+			for (int64_t p = 0; next && p < some * b->row; p += LINE)
+				__builtin_prefetch(from + AHEAD * next + p);
+			rows(line + i * b->row, all, from, by_from, some, b->row);
+		}
+		copy_rows_past(b->to + o * all, 0, line, 0, 1, (size_t)(some * all));
+	}
+}
+
+static void some_rows(const struct box *b, int64_t by_to, int64_t by_from, int64_t n)
+{
+	if (b->woven > 1)
+		weave(b, by_from, n);
+	else if (b->past)
+		copy_rows_past(b->to, by_to, b->from, by_from, n, (size_t)b->row);
+	else
+		rows(b->to, by_to, b->from, by_from, n, b->row);
 }
 
 /* Some more rows of b, about as many as a slab has. */
@@ -110,7 +136,7 @@ static void box_go_on(struct box *b)
 
 	while (want > 0 && b->left > 0) {
 		int64_t n = last < 0 ? 1 : MIN(b->len[last] - b->at[last], want);
-		(b->past ? rows_past : rows)(b->to, last < 0 ? 0 : b->by_to[last], b->from, last < 0 ? 0 : b->by_from[last], n, b->row);
+		some_rows(b, last < 0 ? 0 : b->by_to[last], last < 0 ? 0 : b->by_from[last], n);
 		want -= n;
 		b->left -= n;
 		for (int d = last; d >= 0; d--) {
@@ -126,8 +152,46 @@ static void box_go_on(struct box *b)
 	}
 }
 
-static void boxes_copy(struct box *b, int n)
+static int by_place(const void *x, const void *y)
 {
+	const struct box *a = x, *b = y;
+	return a->to < b->to ? -1 : a->to > b->to;
+}
+
+static bool goes_with(const struct box *a, const struct box *b)
+{
+	size_t n = sizeof *a->len * (size_t)a->n;
+	return b->to == a->to + a->row && b->row == a->row && b->n == a->n && b->left == a->left && !memcmp(b->len, a->len, n) && !memcmp(b->by_to, a->by_to, n) &&
+	       !memcmp(b->by_from, a->by_from, n);
+}
+
+/* Boxes whose rows make up whole lines of a large result become one. */
+static void boxes_weave(struct box *b, int n, int64_t bytes)
+{
+	if (bytes < LARGE)
+		return;
+	qsort(b, (size_t)n, sizeof *b, by_place);
+	for (int i = 0, k; i < n; i += k) {
+		struct box *x = &b[i];
+		for (k = 1; i + k < n && goes_with(&b[i + k - 1], &b[i + k]); k++)
+			;
+		int64_t all = k * x->row;
+		uintptr_t at = (uintptr_t)x->to;
+		for (int d = 0; d < x->n; d++)
+			at |= (uintptr_t)x->by_to[d];
+		if (k == 1 || !x->n || x->past || all > WEAVE || x->by_to[x->n - 1] != all || at % LINE)
+			continue;
+		x->woven = k;
+		for (int j = 0; j < k; j++) {
+			x[j].start = x[j].from;
+			x[j].left = j ? 0 : x[j].left;
+		}
+	}
+}
+
+static void boxes_copy(struct box *b, int n, int64_t bytes)
+{
+	boxes_weave(b, n, bytes);
 	for (bool more = true; more;) {
 		more = false;
 		for (int i = 0; i < n; i++)
@@ -144,7 +208,7 @@ static void box_whole(const struct prog_coll *c, const int64_t *r, char *y, bool
 	struct box b;
 
 	box_init(&b, c, r, y, y_packed, x, x_packed);
-	boxes_copy(&b, 1);
+	boxes_copy(&b, 1, 0);
 }
 
 struct rows { const int64_t *first, *end; int64_t by; };
@@ -214,11 +278,11 @@ static struct err *boxes_near(const struct call *q, const struct coll_cx *cx, co
 		box_init(&b[n], c, r, into, false, from, false);
 		box_tune(&b[n], c->inner2, piece(&b[n], give ? b[n].by_from : b[n].by_to));
 		if (++n == TOGETHER) {
-			boxes_copy(b, n);
+			boxes_copy(b, n, c->inner2);
 			n = 0;
 		}
 	}
-	boxes_copy(b, n);
+	boxes_copy(b, n, c->inner2);
 	if (q->n > 1)
 		e = ready_all(q);
 out:
@@ -239,15 +303,15 @@ struct err *move_rows(const struct call *q, const struct blocks *b)
 	TRY_GOTO(e, loan_exchange(q, b->n, l.off, 0, at, NULL), out);
 	for (int j = 0; j < q->n; j++) {
 		const char *from = j == q->me ? b->x : sym_at(q->ep, q->pe[j], at[j], (size_t)b->nx, NULL);
-		x[n] = (struct box){ .to = b->y + j * b->place, .from = from + q->me * b->send, .row = row, .left = b->n / row, .n = 1, .len = { b->n / row },
+		x[n] = (struct box){ .to = b->y + j * b->place, .from = from + q->me * b->send, .row = row, .left = b->n / row, .woven = 1, .n = 1, .len = { b->n / row },
 		                     .by_to = { b->to.inner > row ? row : b->to.step }, .by_from = { b->from.inner > row ? row : b->from.step } };
 		box_tune(&x[n], b->ny, piece(&x[n], x[n].by_to));
 		if (++n == TOGETHER) {
-			boxes_copy(x, n);
+			boxes_copy(x, n, b->ny);
 			n = 0;
 		}
 	}
-	boxes_copy(x, n);
+	boxes_copy(x, n, b->ny);
 	e = ready_all(q);
 out:
 	loan_end(q, &l, e);

@@ -282,3 +282,12 @@ def test_large_arrays_in_short_rows(of, to, last):
     """Each device's part is larger than a cache, and in pieces of some bytes or lines in others' parts, or theirs in it."""
     x = np.arange(1 << 22, dtype=np.float32).reshape(16, 16, -1, last)
     all_shards_right(jax.jit(lambda v: v, out_shardings=NamedSharding(mesh(), P(*to)))(on(x, *of)), x)
+
+
+@pytest.mark.parametrize("last", [16, 48, 64])
+@pytest.mark.parametrize("kind", [np.float32, np.float16, np.uint8])
+def test_large_arrays_whose_lines_come_from_several_devices(kind, last):
+    """Rows of some bytes of each device, which make up the lines of a part that is larger than a cache."""
+    rows = (32 << 20) // np.dtype(kind).itemsize // (16 * 32 * last)
+    x = (np.arange(16 * rows * 32 * last) % 60013).astype(kind).reshape(16, rows, 32, last)
+    all_shards_right(jax.jit(lambda v: v, out_shardings=NamedSharding(mesh(), P(None, None, "x")))(on(x, None, None, None, "x")), x)
