@@ -1,9 +1,10 @@
 /* Products of many matrices of a few elements each: a call of the product's kernel for each of them costs many times what is calculated.  They
  * become multiplications and short sums, which are one kernel, with what stands around them.  There each product is rounded before it is added.
+ * So do products of vectors, one number each, which are all reading: sums are made by all cores, and beside what makes the vectors.
  * So do convolutions of one feature with a kernel of a few elements (blurs, stencils), of which the product's kernel makes little, too. */
 #include "passes.h"
 
-enum { LEAST_BATCH = 32, MOST_EXTENT = 16, MOST_WORK = 512, MOST_PLACES = 9, LEAST_COUNT = 129 };    /* fewer elements are left to loops that are one kernel */
+enum { LEAST_BATCH = 32, MOST_EXTENT = 16, MOST_WORK = 512, LEAST_SUM = 128, MOST_PLACES = 9, LEAST_COUNT = 129 };    /* fewer elements are left to loops that are one kernel */
 
 /* The sum, over the kernel's places, of what each adds where it meets an element of the operand. */
 static ir_val convolution(struct rewrite *r, const struct ir_op *o, const ir_val *in)
@@ -73,7 +74,8 @@ static ir_val on_op(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 		return 0;
 	/* of all there is, dimension place[f] is factor f: what is contracted stands before what is free in rhs, along which the lanes go */
 	const struct ir_axes *ax = ir_axes_of(r->a, r->m, r->from, o);
-	int64_t dim[IR_MAX_RANK], *place = ARENA_NEW(r->a, int64_t, ax->nfactor + 1), to[2][IR_MAX_RANK], sum[IR_MAX_RANK], each = 1, batch = 1;
+	int64_t dim[IR_MAX_RANK], *place = ARENA_NEW(r->a, int64_t, ax->nfactor + 1), to[2][IR_MAX_RANK], sum[IR_MAX_RANK], each = 1, batch = 1, count = 1;
+	bool wide = false;
 	int n = ax->nfactor, nsum = n - t.rank, first = 0;
 	if (n > IR_MAX_RANK || !nsum)
 		return 0;
@@ -88,10 +90,11 @@ static ir_val on_op(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 		bool both = ax->factor[f].kind != FACTOR_SUM && ir_axes_find(ax, 0, f) >= 0 && ir_axes_find(ax, 1, f) >= 0;
 		dim[place[f]] = ax->factor[f].size;
 		*(both ? &batch : &each) *= ax->factor[f].size;
-		if (!both && ax->factor[f].size > MOST_EXTENT)
-			return 0;
+		count *= ax->factor[f].kind == FACTOR_SUM ? ax->factor[f].size : 1;
+		wide |= !both && ax->factor[f].size > MOST_EXTENT;
 	}
-	if (batch < LEAST_BATCH || each > MOST_WORK || !each)
+	bool vectors = each == count && count >= LEAST_SUM, matrices = batch >= LEAST_BATCH && !wide && each <= MOST_WORK && each;
+	if (!vectors && !matrices)
 		return 0;
 	for (int s = 0; s < 2; s++)
 		for (int d = ir_vtype(r->m, r->b.fn, in[s])->rank; d-- > 0;)
