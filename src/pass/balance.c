@@ -129,6 +129,17 @@ static double longest(const struct look *l, const struct work *w, bool shared)
 	return MAX(most, l->o->plan.cores ? all * l->g->nrow / l->o->plan.cores : 0);
 }
 
+/* The work of the member that has most, over the mean. */
+static double busiest(const struct look *l, const struct work *w, bool shared)
+{
+	double most = 0, all = 0;
+	for (int k = 0; k < l->g->ncol; k++) {
+		most = MAX(most, w[k].half[0] + w[shared ? l->g->ncol - 1 - k : k].half[1]);
+		all += w[k].half[0] + w[k].half[1];
+	}
+	return all > 0 ? most * l->g->ncol / all : 1;
+}
+
 static bool pays(struct look *l)
 {
 	const struct ring *r = l->r;
@@ -140,8 +151,17 @@ static bool pays(struct look *l)
 	for (int i = 0; i < all; i++)
 		for (int b = 0; b < all; b++)
 			w[i / parts].half[i % parts * 2 / parts] += seen[i * all + b] ? cell : 0;
-	double gain = longest(l, w, false) - longest(l, w, true);
-	return gain > (forced() ? 0 : (l->far ? SURE : 1) * price(l));
+	double gain = longest(l, w, false) - longest(l, w, true), takes = price(l);
+	bool good = gain > (forced() ? 0 : (l->far ? SURE : 1) * takes);
+	struct ring_said *said = ring_said(l->o, l->m, r);
+	if (said) {
+		said->busy = busiest(l, w, false);
+		said->dealt = busiest(l, w, true);
+		said->saves = gain;
+		said->takes = takes;
+		said->exchanged = good;
+	}
+	return good;
 }
 
 /* Is op i of fn an attention for which it is done? */

@@ -1,5 +1,5 @@
 /* The path of a program through the compiler, top to bottom. */
-#include "passes.h"
+#include "ring.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -180,6 +180,7 @@ struct err *pass_explain(struct str *s, const struct pass_opts *o, struct ir_mod
 	struct pass_opts mine = *o;
 	struct spmd_record r;
 	struct attn_record attention = {0};
+	struct ring_record rings = {0};
 	struct map lent = {0};
 	struct arena a;
 	struct prog *p = NULL;
@@ -189,12 +190,14 @@ struct err *pass_explain(struct str *s, const struct pass_opts *o, struct ir_mod
 	mine.stop = NULL;
 	mine.record = &r;
 	mine.attention = &attention;
+	mine.rings = &rings;
 	TRY_GOTO(e, pass_run(&mine, m), out);
 	str_addf(s, "'%s' for %d device%s\n", ir_text(m, m->name), o->ndev, o->ndev > 1 ? "s" : "");
 	struct lower_choice *choice = lower_choices(&a, o->tier, o->plan.table, m);
 	struct pass_account account;
 	e = pass_lower(&mine, m, choice, &lent, &p);
 	pass_explain_sharded(s, &a, m, &r, o, e ? NULL : &lent, flags & PASS_ALL);
+	pass_explain_rings(s, m, &rings);
 	if (!e)
 		pass_account(&a, p, &o->plan, &account);
 	if (!e && flags & PASS_SHARDED) {
@@ -212,6 +215,7 @@ out:
 	arena_fini(&a);
 	spmd_record_fini(&r);
 	arr_free(&attention.said);
+	arr_free(&rings.said);
 	if (out)
 		*out = p;
 	else

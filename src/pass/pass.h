@@ -11,6 +11,7 @@
 
 struct spmd_record;
 struct attn_record;
+struct ring_record;
 struct pass_opts {
 	int ndev;                     /* partitions */
 	enum lower_tier tier;
@@ -19,6 +20,7 @@ struct pass_opts {
 	const char *stop;             /* name of the pass to stop after (rondo opt), NULL = all */
 	uint64_t fingerprint;
 	struct attn_record *attention;/* gets what became of each product that looked like an attention; NULL: nobody asks */
+	struct ring_record *rings;    /* gets how each attention has what other devices have; NULL: nobody asks */
 	struct spmd_record *record;   /* gets why the partitioner did what it did; NULL: nobody asks */
 	struct plan_on plan;             /* prices, by which ways are chosen; zeros: the default table, one host */
 	const struct spmd_maker *maker;             /* of the program, who may be asked; NULL: nobody */

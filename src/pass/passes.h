@@ -128,6 +128,9 @@ ir_val pass_soft_log(struct ir_b *b, ir_val m, ir_val z);
 /* --- words.c --- */
 
 void pass_add_place(struct str *s, const struct ir_module *m, ir_loc l);     /* file:line, as in all of explain */
+enum { PASS_WIDTH = 120 };
+/* text, indented, in lines that are not too long: broken at blanks, rather not at those between brackets. */
+void pass_add_wrapped(struct str *s, const char *text, int indent);
 
 /* --- sharded.c --- */
 
@@ -176,6 +179,7 @@ void pass_attention_parts(struct ir_module *m, bool late);
 
 /* What became of each product that looked like an attention. */
 void pass_explain_attention(struct str *s, const struct ir_module *m, const struct attn_record *r);
+void pass_explain_rings(struct str *s, const struct ir_module *m, const struct ring_record *r);
 
 /* --- compile.c --- */
 /* What follows the passes: lower_module; lent as there. */

@@ -88,14 +88,25 @@ static void replace(const struct pass_opts *o, struct ir_module *m, struct arena
 	const struct ir_fn *fn = ir_fn_of(m, f);
 	struct ring **r = ARENA_NEW(a, struct ring *, fn->op.n + 1), *at = ARENA_NEW(a, struct ring, 1);
 	int n = 0;
-	for (size_t i = 0; i < fn->op.n; i++)
-		if (ring_find(m, fn, (int)i, at) && (hosts ? ring_hosts(o, a, m, fn, at) : ring_loops(o, a, m, fn, at))) {
+	for (size_t i = 0; i < fn->op.n; i++) {
+		if (!ring_find(m, fn, (int)i, at))
+			continue;
+		struct ring_said *said = ring_said(o, m, at);
+		if (hosts ? ring_hosts(o, a, m, fn, at, said) : ring_loops(o, a, m, fn, at)) {
 			r[n++] = at;
 			at = ARENA_NEW(a, struct ring, 1);
 		}
+	}
 	uint8_t *is = ARENA_NEW(a, uint8_t, fn->op.n + 1);
 	n = hosts ? alone(fn, r, n, is) : n;
 	take(fn, r, n, is);
+	for (int i = 0; i < n; i++) {
+		struct ring_said *said = ring_said(o, m, r[i]);
+		if (said && said->road != RING_HOSTS) {
+			said->road = hosts ? RING_HOSTS : RING_LOOP;
+			said->turns = hosts ? 1 + ring_far(r[i], RING_BEFORE) + ring_far(r[i], RING_BEHIND) : ring_loop_turns(r[i]);
+		}
+	}
 	struct region *g = ARENA_NEW(a, struct region, n + 1);
 	for (int i = 0; i < n; i++)
 		g[i] = (struct region){ .op = r[i]->op, .nop = r[i]->nop, .in = r[i]->in, .nin = r[i]->att->nin, .out = r[i]->out, .nout = (size_t)r[i]->nres };

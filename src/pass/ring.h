@@ -78,12 +78,29 @@ const bool *ring_seen(struct arena *a, const struct ir_module *m, const struct i
 void ring_reach(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, struct ring *r, int d);
 int ring_far(const struct ring *r, int way);             /* the most hops */
 
+/* ring_said.c: how an attention gets what it gathers, for who asks: what is not known is 0.  In place, where it is copied only if that cannot be lent. */
+enum ring_road { RING_IN_PLACE, RING_GATHERED, RING_LOOP, RING_HOSTS };
+struct ring_said {
+	ir_loc where;
+	bool back, exchanged;                /* a gradient; halves of uneven work are exchanged */
+	enum ring_side side;
+	enum ring_road road;
+	int members, hosts, turns, cores;
+	double busy, dealt;                  /* the work of the device that has most, over the mean; the same with halves exchanged */
+	double saves, takes;                 /* nanoseconds of the exchange */
+	double open, gathered;               /* nanoseconds that turns over hosts are not beside computing, and of gathering all */
+};
+struct ring_record { ARR(struct ring_said) said; };
+/* That of all attentions of a line, or of all gradients; of what a host does of one, too.  Borrowed until the next.  NULL: nobody asks. */
+struct ring_said *ring_said(const struct pass_opts *o, const struct ir_module *m, const struct ring *r);
+
 /* ring_loop.c: turns of one device's block each, in a loop; where devices map each other's memory. */
 bool ring_loops(const struct pass_opts *o, struct arena *a, const struct ir_module *m, const struct ir_fn *fn, struct ring *r);
+int ring_loop_turns(const struct ring *r);
 ir_val ring_loop(struct ir_b *b, const struct ir_fn *fn, const struct ring *r, const ir_val *in);
 
 /* ring_hosts.c: turns of one host's blocks each. */
-bool ring_hosts(const struct pass_opts *o, struct arena *a, const struct ir_module *m, const struct ir_fn *fn, struct ring *r);
+bool ring_hosts(const struct pass_opts *o, struct arena *a, const struct ir_module *m, const struct ir_fn *fn, struct ring *r, struct ring_said *said);
 ir_val ring_turns(const struct pass_opts *o, struct ir_b *b, const struct ir_fn *fn, const struct ring *r, const ir_val *in);
 
 #endif

@@ -97,7 +97,7 @@ static double busiest(const struct ring *r, int d, struct step s, bool sums)
 	return most / d;
 }
 
-bool ring_hosts(const struct pass_opts *o, struct arena *a, const struct ir_module *m, const struct ir_fn *fn, struct ring *r)
+bool ring_hosts(const struct pass_opts *o, struct arena *a, const struct ir_module *m, const struct ir_fn *fn, struct ring *r, struct ring_said *said)
 {
 	int d = per_host(o, m, r), h = d ? (int)r->members / d : 0;
 	if (h < 2 || h > HOSTS || r->att->kind == IR_attention_grad_add)
@@ -131,6 +131,10 @@ bool ring_hosts(const struct pass_opts *o, struct arena *a, const struct ir_modu
 			exposed += comes;
 		else
 			exposed += MAX(0, comes + goes - work);
+	}
+	if (said) {
+		said->open = exposed;
+		said->gathered = gathered;
 	}
 	return exposed <= gathered;
 }

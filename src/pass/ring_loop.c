@@ -29,6 +29,12 @@ static int turns(const struct ring *r, int *way)
 	return *way == RING_BEHIND ? behind + 1 : !behind ? before + 1 : n;
 }
 
+int ring_loop_turns(const struct ring *r)
+{
+	int way;
+	return turns(r, &way);
+}
+
 /* x goes so many hops before, or behind; loc: of the collective that it stands for. */
 static ir_val hand_on(struct ir_b *b, const struct ring *r, ir_val x, int before, ir_loc loc)
 {

@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-enum { WIDTH = 120, MOST = 40 };     /* of a section's entries, the heaviest are shown */
+enum { MOST = 40 };     /* of a section's entries, the heaviest are shown */
 
 struct told { struct str *s; struct arena *a; const struct ir_module *m; const struct spmd_record *r; const struct pass_opts *o; const struct map *lent; bool all; };
 
@@ -57,25 +57,6 @@ static void tab(struct str *s, size_t from, size_t to)
 	do
 		str_add(s, " ");
 	while (s->n - from < to);
-}
-
-/* text, indented, in lines that are not too long: broken at blanks, rather not at those between brackets. */
-static void wrapped(struct str *s, const char *text, int indent)
-{
-	for (const char *at = text; *at; at += *at == ' ') {
-		size_t room = (size_t)(WIDTH - indent), n = strlen(at), within = 0, outside = 0;
-		int depth = 0;
-		for (size_t i = 0; n > room && i <= room; i++) {
-			depth += at[i] == '(' ? 1 : at[i] == ')' ? -1 : 0;
-			within = at[i] == ' ' ? i : within;
-			outside = at[i] == ' ' && depth <= 0 ? i : outside;
-		}
-		if (n > room)
-			n = outside > room / 3 ? outside : within ? within : n;
-		str_addf(s, "%*s%.*s\n", indent, "", (int)n, at);
-		indent += at == text ? 2 : 0;
-		at += n;
-	}
 }
 
 /* --- values ------------------------------------------------------------------------------ */
@@ -224,13 +205,13 @@ static void value(const struct told *t, const struct spmd_value *v)
 	tab(s, n, 10);
 	ir_print_spec(s, t->m, v->lies);
 	const char *name = v->op ? scope(t->m, v->loc, 40) : "";
-	if (*name && s->n - from + strlen(name) + 2 < WIDTH)
+	if (*name && s->n - from + strlen(name) + 2 < PASS_WIDTH)
 		str_addf(s, "  %s", name);
 	str_add(s, "\n");
 	if (!own_annotation(t, v))
 		because(&why, t, v);
 	if (why.n)
-		wrapped(s, why.p, 6);
+		pass_add_wrapped(s, why.p, 6);
 	str_free(&why);
 }
 
@@ -508,7 +489,7 @@ static void trip(const struct told *t, const struct trip *q, int rank)
 	if (s->n == at)
 		str_add(s, "(no line)");
 	const char *name = scope(t->m, q->o->loc, 44);
-	if (*name && s->n - from + strlen(name) + 2 < WIDTH)
+	if (*name && s->n - from + strlen(name) + 2 < PASS_WIDTH)
 		str_addf(s, "  %s", name);
 	str_add(s, "\n");
 	const struct spmd_move *x = &t->r->move.p[q->move];
@@ -531,7 +512,7 @@ static void trip(const struct told *t, const struct trip *q, int rank)
 		str_add(&why, "the program says so");
 	if (q->move && x->others)
 		str_addf(&why, "; in one exchange with %u more %s of this group", x->others, x->others > 1 ? "sums" : "sum");
-	wrapped(s, why.p, 6);
+	pass_add_wrapped(s, why.p, 6);
 	if (q->move && x->way) {
 		const struct spmd_way *w = &t->r->way.p[x->way];
 		why.n = 0;
@@ -544,7 +525,7 @@ static void trip(const struct told *t, const struct trip *q, int rank)
 			str_add(&why, i == w->nin ? " -> " : i ? ", " : "");
 			ir_print_spec(&why, t->m, w->lies[i]);
 		}
-		wrapped(s, why.p, 6);
+		pass_add_wrapped(s, why.p, 6);
 	}
 	str_free(&why);
 }
@@ -570,7 +551,7 @@ static void totals(const struct told *t, const struct trip *q, size_t n)
 			first = false;
 		}
 	}
-	wrapped(t->s, s.p, 2);
+	pass_add_wrapped(t->s, s.p, 2);
 	str_free(&s);
 }
 
@@ -613,7 +594,7 @@ static int warnings(const struct told *t, const struct trip *q, size_t n)
 		}
 		if (!found++)
 			str_add(t->s, "warnings\n");
-		wrapped(t->s, w.p, 2);
+		pass_add_wrapped(t->s, w.p, 2);
 	}
 	for (uint32_t i = 1; i < t->r->uneven.n; i++) {
 		const struct spmd_uneven *u = &t->r->uneven.p[i];
@@ -629,7 +610,7 @@ static int warnings(const struct told *t, const struct trip *q, size_t n)
 		str_add(&w, "; avoided by padding it, or by another dimension");
 		if (!found++)
 			str_add(t->s, "warnings\n");
-		wrapped(t->s, w.p, 2);
+		pass_add_wrapped(t->s, w.p, 2);
 	}
 	str_free(&w);
 	return found;

@@ -39,3 +39,21 @@ void pass_add_like(struct str *s, const struct prog_like *x)
 	if (x->n > 1)
 		str_addf(s, " x%lld", (long long)x->n);
 }
+
+void pass_add_wrapped(struct str *s, const char *text, int indent)
+{
+	for (const char *at = text; *at; at += *at == ' ') {
+		size_t room = (size_t)(PASS_WIDTH - indent), n = strlen(at), within = 0, outside = 0;
+		int depth = 0;
+		for (size_t i = 0; n > room && i <= room; i++) {
+			depth += at[i] == '(' ? 1 : at[i] == ')' ? -1 : 0;
+			within = at[i] == ' ' ? i : within;
+			outside = at[i] == ' ' && depth <= 0 ? i : outside;
+		}
+		if (n > room)
+			n = outside > room / 3 ? outside : within ? within : n;
+		str_addf(s, "%*s%.*s\n", indent, "", (int)n, at);
+		indent += at == text ? 2 : 0;
+		at += n;
+	}
+}

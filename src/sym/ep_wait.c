@@ -3,7 +3,7 @@
 
 #include "ep.h"
 
-enum { APART_S = 2 };
+enum { APART_S = 2, ALONE_S = 1 };
 
 /* name: of the program, if it is known. */
 static void where(struct sym_ep *ep, struct str *s, uint32_t prog, uint32_t site, const char *name)
@@ -115,16 +115,46 @@ struct err *ep_halted(const struct sym_ep *ep)
 	return NULL;
 }
 
+/* pe has failed a launch, and said why.  One that heard it from a third says so itself. */
+static struct err *peer_failed(struct sym_ep *ep, int pe)
+{
+	char why[sizeof ep->seat->why];
+
+	if (ep->world->peer[pe].direct)
+		text_of(ep, pe, SEAT(ep, why), why, sizeof why);
+	else
+		memcpy(why, ep->from[pe].why, sizeof why);
+	why[sizeof why - 1] = '\0';
+	return strstr(why, "device ") == why ? ERR(ABORTED, "%s", why) : ERR(ABORTED, "device %d failed: %s", pe, why);
+}
+
+/* Did it fail the launch before this one, which went well here? */
+static bool failed_before(const struct sym_ep *ep, int pe)
+{
+	uint64_t failed = atomic_load_explicit(&ep->chan[pe].ret->failed, memory_order_acquire);
+
+	return failed && failed + 1 == ep->chan[pe].epoch;
+}
+
+static bool a_death(struct sym_world *w)
+{
+	bool any = false;
+
+	for (int k = 0; k < w->nproc && atomic_load_explicit(&w->gone, memory_order_acquire) && !any; k++)
+		any = atomic_load(&w->process[k].life) == SYM_DEAD;
+	return any;
+}
+
 /* Is there a reason to wait no more? */
 static struct err *hopeless(struct sym_ep *ep, int peer, uint32_t site)
 {
 	struct sym_world *w = ep->world;
-	int gone = atomic_load_explicit(&w->gone, memory_order_acquire);
+	int gone = atomic_load_explicit(&w->gone, memory_order_acquire), life = gone ? atomic_load(&w->process[w->peer[peer].proc].life) : SYM_HERE;
 
 	TRY(ep_halted(ep));
-	if (gone && atomic_load(&w->process[w->peer[peer].proc].life) != SYM_HERE)
-		return peer_gone(ep, peer, site);
-	return NULL;
+	if (life == SYM_LEFT && failed_before(ep, peer))
+		return peer_failed(ep, peer);
+	return life != SYM_HERE ? peer_gone(ep, peer, site) : NULL;
 }
 
 struct err *ep_stranger(const struct sym_ep *ep, int pe) { return ERR(INVALID, "device %d exchanges no messages with device %d in this launch", ep->pe, pe); }
@@ -159,19 +189,12 @@ struct err *ep_other_size(struct sym_ep *ep, int pe, uint32_t site, size_t its, 
 struct err *ep_absent(struct sym_ep *ep, int pe, uint32_t site)
 {
 	struct chan *c = &ep->chan[pe];
-	char why[sizeof ep->seat->why];
 
 	if (ep->l.stop && atomic_load(ep->l.stop))
 		return ERR(ABORTED, "launch aborted");
 	if (atomic_load_explicit(&c->ret->failed, memory_order_acquire) < c->epoch)      /* later ones may have failed since */
 		return ep_diverged(ep, pe, site, NULL);
-	if (ep->world->peer[pe].direct)
-		text_of(ep, pe, SEAT(ep, why), why, sizeof why);
-	else
-		memcpy(why, ep->from[pe].why, sizeof why);
-	why[sizeof why - 1] = '\0';
-	/* One that heard it from a third says so itself. */
-	return strstr(why, "device ") == why ? ERR(ABORTED, "%s", why) : ERR(ABORTED, "device %d failed: %s", pe, why);
+	return peer_failed(ep, pe);
 }
 
 struct err *sym_check(struct sym_ep *ep, int pe, uint32_t site, double waited)
@@ -250,6 +273,12 @@ static struct err *peer_rested(struct sym_wait *w, double waited)
 		ep_show_cpu(ep);
 	if (!waited)
 		return NULL;
+	/* Unless its user goes on at once, it comes no more. */
+	if (failed_before(ep, w->peer) && a_death(ep->world)) {
+		w->dead = w->dead ? w->dead : clock_s();
+		if (clock_s() - w->dead > ALONE_S)
+			return peer_failed(ep, w->peer);
+	}
 	const struct sym_line *post = ahead(ep, w->peer);
 	if (post && post == w->ahead)     /* seen twice: what it has sent before may just have come */
 		return ep_diverged(ep, w->peer, w->site, post);

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "sym/sym.h"
+#include "sym/impl.h"
 #include "slow_send.h"
 #include "thread_check.h"
 
@@ -270,9 +270,48 @@ static void last_words(void **state)
 	assert_null(conf_set("TRANSPORT", "auto"));
 }
 
+/* One that fails a launch which went well here is waited for in the next one: it says why it failed when it leaves, or if it stays when there was a death. */
+static void last_words_before(void **state)
+{
+	static const char *const road[] = { "shm", "tcp" };
+	const int peer[] = { 1, 0 };
+	struct side s[3];
+	struct sym_msg m;
+
+	for (size_t k = 0; k < 2 * NELEM(road); k++) {
+		assert_null(conf_set("TRANSPORT", road[k / 2]));
+		join(s, 3, 1);
+		for (int i = 0; i < 2; i++) {
+			if (s[i].e)
+				fail_msg("process %d: %s", i, s[i].e->msg);
+			sym_begin(sym_ep_of(s[i].w, i), &(struct sym_launch){ .prog = 7, .name = "p", .peer = &peer[i], .npeer = 1 });
+		}
+		struct sym_ep *ep = sym_ep_of(s[0].w, 0);
+		sym_end(ep, NULL);
+		struct err *why = ERR(UNAVAILABLE, "process 2 has died");
+		sym_quit(sym_ep_of(s[1].w, 1), why, NULL, NULL);
+		err_free(why);
+		if (k % 2) {
+			sym_gone(s[0].w, 2, SYM_DEAD);
+		} else {
+			sym_close(s[1].w);
+			s[1].w = NULL;
+		}
+		sym_begin(ep, &(struct sym_launch){ .prog = 7, .name = "p", .peer = &peer[0], .npeer = 1 });
+		struct err *e = sym_recv(ep, 1, 1, SYM_LEND, &m);
+		sym_end(ep, e);
+		if (!e || strcmp(e->msg, "device 1 failed: process 2 has died"))
+			fail_msg("%s: %s", road[k / 2], e ? e->msg : "no error");
+		err_free(e);
+		leave_all(s, 3);
+	}
+	assert_null(conf_set("TRANSPORT", "auto"));
+}
+
 int main(void)
 {
-	const struct CMUnitTest t[] = { cmocka_unit_test(in_pieces), cmocka_unit_test(gives_up), cmocka_unit_test(unmet), cmocka_unit_test(leaves_first), cmocka_unit_test(goodbye), cmocka_unit_test(last_words) };
+	const struct CMUnitTest t[] = { cmocka_unit_test(in_pieces), cmocka_unit_test(gives_up), cmocka_unit_test(unmet), cmocka_unit_test(leaves_first), cmocka_unit_test(goodbye), cmocka_unit_test(last_words),
+		cmocka_unit_test(last_words_before) };
 
 	lies_to = about = -1;
 	setenv("UCX_LOG_LEVEL", "fatal", 0);   /* it says that the other side has gone */
