@@ -56,7 +56,7 @@ struct coll_red { enum redop op; enum dtype dtype; const struct prog_expr *fn; }
 /* prog_topo_far of n members, not all on one host.  r: NULL if nothing is reduced.  The same on all members. */
 enum coll_topo coll_topo_far(const struct sym_world *w, enum coll_kind k, const struct coll_red *r, int n, const int *pe);
 
-/* site: what sym_recv wants it for, equal on all members.  count: elements; bytes, count of 0 is fine, and all may be NULL then. */
+/* site: what sym_recv wants it for, equal on all members, of which 24 bits count.  count: elements; bytes, count of 0 is fine, and all may be NULL then. */
 struct err *coll_all_reduce(struct coll *c, const struct coll_group *g, uint32_t site, const struct coll_red *r, int64_t count, const void *src, void *dst);
 /* src: n blocks of count elements; dst: block me of the result. */
 struct err *coll_reduce_scatter(struct coll *c, const struct coll_group *g, uint32_t site, const struct coll_red *r, int64_t count, const void *src, void *dst);

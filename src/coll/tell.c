@@ -6,7 +6,7 @@
 
 struct err *sizes_differ(const struct call *q, int pe, size_t its, size_t mine)
 {
-	return ERR(INTERNAL, "devices have diverged: at command %u device %d is in a collective of %zu bytes, device %d in one of %zu", q->site, sym_ep_pe(q->ep), mine, pe, its);
+	return ERR(INTERNAL, "devices have diverged: at command %u device %d exchanges %zu bytes at a time, device %d %zu", q->site, sym_ep_pe(q->ep), mine, pe, its);
 }
 
 struct err *meet_in_rounds(const struct call *q)

@@ -586,16 +586,20 @@ struct err *sym_counted(struct sym_ep *ep, const int *pe, int n, size_t off, uin
 	return e;
 }
 
-/* Both know of the same failures: a launch is begun with pe when it has closed all before, and said which of them failed. */
+/* Both know of the same failures: a launch is begun with pe when it has closed all before, and said which of them failed.  It may have given up this one,
+ * too, by now: then what it has sent cannot be told from what follows a failure. */
 struct err *sym_swap_with(struct sym_ep *ep, int pe, struct sym_swap **out)
 {
 	struct sym_swap *s = *out = &ep->swap[pe];
 	struct chan *c = &ep->chan[pe];
+	uint64_t failed;
 
 	if (s->epoch == c->epoch)
 		return NULL;
 	TRY(sym_await(ep, pe, 0));
-	if (MAX(s->failed, atomic_load_explicit(&c->ret->failed, memory_order_acquire)) >= s->epoch)
+	if ((failed = atomic_load_explicit(&c->ret->failed, memory_order_acquire)) >= c->epoch)
+		return ep_absent(ep, pe, 0);
+	if (MAX(s->failed, failed) >= s->epoch)
 		s->at = 0;
 	s->epoch = c->epoch;
 	s->window[0] = ep->from[pe].swap;

@@ -165,6 +165,11 @@ struct err *ep_diverged(struct sym_ep *ep, int pe, uint32_t site, const struct s
 	char name[sizeof ep->seat->name];
 
 	where(ep, &mine, ep->l.prog, site, ep->l.name);
+	if (l && (uint32_t)(l->what >> 32) == ep->l.prog && ((uint32_t)(l->what >> 8) & 0xffffff) == (site & 0xffffff)) {
+		struct err *e = ERR(INTERNAL, "devices have diverged: at %s device %d and device %d do not exchange as many bytes, or not in the same way", mine.p, ep->pe, pe);
+		str_free(&mine);
+		return e;
+	}
 	if (l) {
 		text_of(ep, pe, SEAT(ep, name), name, sizeof name);
 		where(ep, &its, (uint32_t)(l->what >> 32), (uint32_t)(l->what >> 8) & 0xffffff, name);

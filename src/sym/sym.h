@@ -182,7 +182,7 @@ bool sym_rests(const struct sym_ep *ep);
  * NULL: it waits. */
 void sym_away(struct sym_ep *ep, bool (*away)(void *user), void *user);
 
-/* site: the command that communicates, equal on both sides; < 2^24.  The calls below may wait; they fail with
+/* site: the command that communicates, equal on both sides; of it 24 bits count.  The calls below may wait; they fail with
  * ABORTED (the launch failed here or at the peer), DEADLINE (RONDO_TIMEOUT), UNAVAILABLE (the peer's process has
  * died or left), or INTERNAL when the peer runs another program or another command. */
 
@@ -263,8 +263,8 @@ int sym_ep_pe(const struct sym_ep *ep);
  * a thread may use several.  Ranks are numbers within a team.
  *
  * "Collective" here means: called by all members of the team it is about, and by nobody else; calls on one team in the
- * same order by all of them.  It waits for the others.  When it fails on one member it fails on all, sooner or later; the
- * team then gives that error for ever, and can only be freed. */
+ * same order by all of them.  It waits for the others.  When a wait of it fails on one member it fails on all, sooner or
+ * later; the team then gives that error for ever, and can only be freed.  What all members are refused alike (INVALID, EXHAUSTED) leaves it as it was. */
 struct sym_team;
 struct sym_team *sym_team_world(struct sym_world *w, int pe);     /* all PEs, as pe sees them; borrowed; NULL if pe is not local */
 /* The PEs list[0 .. n), distinct, the local PE pe among them: equal on all of them.  Collective.  One PE's threads may
@@ -317,7 +317,8 @@ void *sym_ptr(const struct sym_mem *m, int rank);
  * Words: a put or get of 1, 2, 4 or 8 bytes on such a boundary is never of a part of one.  Atomics are atomic with each other, with C's on
  * the mapped word, and with such puts.
  * Failure: the calls that return no error keep the first one in the context; quiet gives it, once.  What was to be
- * read is zeros then, unless more was asked for than the memory has.  A target's process that has died is known at quiet, as UNAVAILABLE. */
+ * read is zeros then, unless more was asked for than the memory has.  A target's process that has died is known at quiet, as UNAVAILABLE;
+ * of one that has left the job in order quiet says nothing: it may have left with all that it was sent, what came later is dropped. */
 enum sym_ctx_kind {
 	SYM_SHARED,               /* any threads, at the same time */
 	SYM_SERIAL,               /* any threads, one at a time */

@@ -258,6 +258,7 @@ static struct err *run(char **file, int nfile, int *status)
 	c = mem_alloc((size_t)n * sizeof *c);
 	for (int64_t i = 0; i < n; i++)
 		c[i].out = -1;
+	hosts = hosts && *hosts ? hosts : NULL;
 	if (hosts) {
 		struct str s = { 0 };
 		str_add(&s, hosts);

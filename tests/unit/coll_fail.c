@@ -258,6 +258,48 @@ static void test_end(void **state)
 	err_free(why);
 }
 
+/* Sums of a size that goes through windows: who comes to one that the other has given up hears why, and the next one is right. */
+static void *late(void *v)
+{
+	enum { COUNT = 4096 };
+	int me = (int)(intptr_t)v, other = !me;
+	static const int both[] = { A, B };
+	const struct coll_group g = { 2, me, both };
+	struct sym_ep *ep = sym_ep_of(w, me);
+	struct coll *c = coll_new(w, me, NULL);
+	float *x = malloc(COUNT * sizeof *x), *y = malloc(COUNT * sizeof *y);
+
+	ok(coll_use(c, COLL_all_reduce, COLL_stage));
+	for (int i = 0; i < COUNT; i++)
+		x[i] = (float)(i + me);
+	for (int k = 0; k < 3; k++) {
+		if (k == 1 && me == B)
+			reach(1);
+		sym_begin(ep, &(struct sym_launch){ .prog = 7, .name = "p", .peer = &other, .npeer = 1 });
+		struct err *e = coll_all_reduce(c, &g, 1, &(struct coll_red){ RED_add, DT_f32, NULL }, COUNT, x, y);
+		for (int i = 0; i < COUNT && k != 1; i++)
+			CHECK(y[i] == (float)(2 * i + 1));
+		CHECK(k == 1 ? e != NULL : e == NULL);
+		CHECK(!e || e->code == (me == A ? ERR_DEADLINE : ERR_ABORTED));
+		if (k == 1 && me == A)
+			atomic_store(&phase, 1);
+		sym_end(ep, e);
+		err_free(e);
+	}
+	free(x);
+	free(y);
+	coll_free(c);
+	return NULL;
+}
+
+static void test_late(void **state)
+{
+	ok(conf_set("TIMEOUT", "4"));
+	atomic_store(&phase, 0);
+	each_of(2, late);
+	ok(conf_set("TIMEOUT", "0"));
+}
+
 /* More PEs than cores, of which one fails in each launch: who waits until the others have left may see the last of them go between
  * two looks. */
 static void *one_of_a_crowd(void *v)
@@ -290,7 +332,7 @@ static void test_crowd(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest t[] = { cmocka_unit_test(test_lent), cmocka_unit_test(test_quit), cmocka_unit_test(test_counted), cmocka_unit_test(test_end), cmocka_unit_test(test_crowd) };
+	const struct CMUnitTest t[] = { cmocka_unit_test(test_lent), cmocka_unit_test(test_quit), cmocka_unit_test(test_counted), cmocka_unit_test(test_end), cmocka_unit_test(test_late), cmocka_unit_test(test_crowd) };
 
 	return cmocka_run_group_tests(t, NULL, NULL);
 }
