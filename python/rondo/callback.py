@@ -9,7 +9,9 @@ import contextlib
 import ctypes
 import dataclasses
 import itertools
+import os
 import threading
+import time
 import traceback
 import weakref
 
@@ -21,6 +23,7 @@ _lock = threading.Lock()
 _numbers = itertools.count(1)
 _table = {}             # number -> _Entry
 _pointers = []          # what ctypes must not collect
+_process = os.getpid()
 
 
 @dataclasses.dataclass
@@ -156,9 +159,19 @@ def install():
 
 
 def uninstall():
-    """Python ends: programs that still run get an error instead of a dead interpreter."""
-    library.get().rondo_set_python(None)
-    library.get().rondo_set_callback(library.CALLBACK(), library.COUNT())
+    """Python ends when the programs that call it have; Ctrl-C leaves those that still run with an error instead of a dead interpreter.  (JAX waits for
+    such programs at the end, too, but that comes later.)"""
+    calling = os.getpid() == _process and library.get().rondo_calling()
+    try:
+        if calling:
+            library.get().rondo_await(True)
+        while calling and library.get().rondo_calling():
+            time.sleep(.001)
+    finally:
+        if calling:
+            library.get().rondo_await(False)
+        library.get().rondo_set_python(None)
+        library.get().rondo_set_callback(library.CALLBACK(), library.COUNT())
 
 
 def _spec(aval):

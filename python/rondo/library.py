@@ -27,6 +27,10 @@ def load(path):
     lib.rondo_get_option.argtypes = [ctypes.c_char_p]
     lib.rondo_set_callback.restype = None
     lib.rondo_set_callback.argtypes = [CALLBACK, COUNT]
+    lib.rondo_calling.restype = ctypes.c_int64
+    lib.rondo_calling.argtypes = []
+    lib.rondo_await.restype = None
+    lib.rondo_await.argtypes = [ctypes.c_int]
     lib.rondo_set_python.restype = None
     lib.rondo_set_python.argtypes = [ctypes.POINTER(Python)]
     lib.rondo_set_resolver.restype = None

@@ -337,14 +337,18 @@ def persistent_cache():
 
 def interrupted_compiles():
     """Ctrl-C leaves a compile to the thread of jaxlib that it is on.  That goes on with module and client, which therefore stay; and what it runs in
-    must be there: so the end of Python waits for it.  Ctrl-C again ends the process."""
+    must be there: so the end of Python waits for it.  Ctrl-C again ends the process.  A child that was forked does not have that thread."""
     from jax._src import compiler
     original = compiler.backend_compile_and_load
     left = 0                                    # how many must have begun before the last that was left can be over
+    process = {}                                # that first compiled with a backend
 
     @functools.wraps(original)
     def compile_and_load(backend, module, *args, **kwargs):
         nonlocal left
+        if backend.platform == NAME and process.setdefault(id(backend), os.getpid()) != os.getpid():
+            raise jax.errors.JaxRuntimeError("FAILED_PRECONDITION: this process was forked from the one that started the devices: "
+                                             "start workers by 'spawn' or 'forkserver', or fork before JAX is used")
         begun, _ = library.compiles()
         try:
             return original(backend, module, *args, **kwargs)

@@ -237,9 +237,14 @@ static struct err *await(struct rt_buffer *b)
 	return rt_event_ready(e) ? rt_event_error(e) : rt_event_wait(e);
 }
 
+/* Where it lies, or will: the caller may hold what a callback waits for that it is made behind. */
 struct err *pjrt_Buffer_UnsafePointer(struct pjrt_Buffer_UnsafePointer *a)
 {
-	TRY(await(a->buffer));
+	struct rt_event *e = rt_buffer_ready(a->buffer);
+	if (rt_event_ready(e))
+		TRY(rt_event_error(e));
+	else if (!rt_buffer_addr(a->buffer))
+		TRY(await(a->buffer));
 	a->buffer_pointer = (uintptr_t)rt_buffer_addr(a->buffer);
 	return NULL;
 }

@@ -199,10 +199,32 @@ static bool awaited(void *client, char *text, size_t n)
 	return any;
 }
 
+static bool any_awaited(void *none, char *text, size_t n)
+{
+	bool any = false;
+
+	pthread_mutex_lock(&open_lock);
+	for (struct pjrt_client *c = open_clients; c && !any; c = c->next)
+		any = awaited(c->rt, text, n);
+	pthread_mutex_unlock(&open_lock);
+	return any;
+}
+
+enum { AFTER_S = 1 };
+
+__attribute__((visibility("default"))) void rondo_await(int begins)
+{
+	static struct watch w;
+
+	if (begins)
+		watch_open(&w, AFTER_S, any_awaited, NULL);
+	else
+		watch_close(&w);
+}
+
 /* What is queued runs to its end, and who waits for the process is told. */
 static void stop(struct pjrt_client *c)
 {
-	enum { AFTER_S = 1 };
 	struct watch w;
 
 	watch_open(&w, AFTER_S, awaited, c->rt);

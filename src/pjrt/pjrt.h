@@ -27,6 +27,9 @@ typedef int rondo_callback(uint64_t id, void *const *in, void *const *out, const
 typedef void rondo_count(uint64_t id, int change);
 void rondo_set_callback(rondo_callback *fn, rondo_count *count);      /* NULL: calls fail from now on */
 
+int64_t rondo_calling(void);               /* runs that may call one, of all devices of this process, and are not over */
+void rondo_await(int begins);              /* the process waits for what runs: whoever sits before it is told after a second, until it ends */
+
 /* What Ctrl-C needs of CPython: addresses of PyGILState_Ensure, PyGILState_Release, PyErr_CheckSignals, PyErr_Occurred, PyErr_Clear and
  * PyThreadState_SetAsyncExc, and the main thread's id.  A wait of the main thread then looks for signals, is given up if a handler raises, and
  * the same is raised there when it is back in Python, and in callbacks that run.  NULL: no more. */

@@ -69,7 +69,7 @@ static void whereabouts(struct sym_ep *ep, int pe, struct str *s)
 		return;
 	}
 	text_of(ep, ep->world->process[ep->world->peer[pe].proc].first, offsetof(struct sym_control, phase), text, sizeof text);
-	str_add(s, text[0] ? text : "outside every program");
+	str_add(s, text[0] ? text : "in no program with others");
 }
 
 static struct err *late(struct sym_ep *ep, int peer, uint32_t site, double waited, bool fail)

@@ -614,3 +614,55 @@ def test_it_launches_on_several_devices(queued):
     r = jax.jit(lambda x: io_callback(use, jax.ShapeDtypeStruct((8,), jnp.float32), x) + 1)(jnp.arange(8.0))
     np.testing.assert_array_equal(r, np.arange(8.0) * 2 + 1 + 10 * queued)
     t.join()
+
+
+QUEUED = """
+import time
+import jax, jax.numpy as jnp, numpy as np
+from jax.experimental import io_callback
+jax.config.update("jax_num_cpu_devices", 2)
+mesh = jax.make_mesh((2,), ("d",), devices=jax.devices()[:2])
+x = jax.device_put(jnp.ones((64, 64)), jax.NamedSharding(mesh, jax.P("d")))
+
+def note(k, v):
+    time.sleep(.05)
+    print("step", k, float(v), flush=True)
+
+@jax.jit
+def step(x, k):
+    io_callback(note, None, k, (x * 2).sum())
+    jax.debug.print("printed {}", k)
+    return x
+
+for k in range(6):
+    x = step(x, k)
+"""
+
+
+@pytest.mark.only_rondo("Rondo's end")
+def test_what_is_queued_at_the_end_is_called():
+    """A script over several devices ends before its programs do: what they print, and what they hand out, is not lost."""
+    r = subprocess.run([sys.executable, "-c", QUEUED], capture_output=True, text=True, timeout=300)
+    assert r.returncode == 0 and not r.stderr.strip(), r.stderr
+    lines = r.stdout.splitlines()
+    assert sorted(line for line in lines if "step" in line) == [f"step {k} 8192.0" for k in range(6)], r.stdout
+    assert sorted(line for line in lines if "printed" in line) == [f"printed {k}" for k in range(6)], r.stdout
+
+
+@pytest.mark.only_rondo("where its arrays lie")
+def test_where_a_result_lies_is_said_before_it_is_there():
+    """jaxlib asks with Python's lock held, which the callback wants that the result waits for."""
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])
+    go = threading.Event()
+
+    def late(v):
+        go.wait(60)
+        return v + 1
+
+    f = jax.jit(jax.shard_map(lambda x: jax.pure_callback(late, jax.ShapeDtypeStruct(x.shape, x.dtype), x), mesh=mesh, in_specs=jax.P("x"), out_specs=jax.P("x")))
+    y = f(np.ones((2, 1000), np.float32))
+    at = [s.data.unsafe_buffer_pointer() for s in y.addressable_shards]
+    assert not y.is_ready()
+    go.set()
+    np.testing.assert_array_equal(y, 2)
+    assert at == [s.data.unsafe_buffer_pointer() for s in y.addressable_shards] and all(at)

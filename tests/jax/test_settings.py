@@ -463,6 +463,25 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     assert run.stdout.strip() == "3", run.stdout + run.stderr
 
 
+def test_a_forked_child_compiles_nothing():
+    """jaxlib would hand it to a thread that is not there, and wait for ever."""
+    program = """
+import os, warnings
+warnings.simplefilter("ignore")
+import jax, jax.numpy as jnp
+jax.jit(lambda x: x + 1)(jnp.ones(5)).block_until_ready()
+if not (pid := os.fork()):
+    try:
+        jax.jit(lambda x: x * 3)(1.0)
+    except jax.errors.JaxRuntimeError as e:
+        print(e, flush=True)
+    os._exit(0)
+os.waitpid(pid, 0)
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert "this process was forked from the one that started the devices: start workers by 'spawn'" in run.stdout, run.stdout + run.stderr
+
+
 def test_as_cpu():
     """Who is not of JAX is told cpu, before and after; programs, callbacks and LAPACK are Rondo's as before."""
     program = """
