@@ -191,7 +191,10 @@ struct err *pass_explain(struct str *s, const struct pass_opts *o, struct ir_mod
 	mine.record = &r;
 	mine.attention = &attention;
 	TRY_GOTO(e, pass_run(&mine, m), out);
-	str_addf(s, "'%s' for %d device%s\n", ir_text(m, m->name), o->ndev, o->ndev > 1 ? "s" : "");
+	str_addf(s, "'%s' for %d device%s", ir_text(m, m->name), o->ndev, o->ndev > 1 ? "s" : "");
+	if (o->parts > 1)
+		str_addf(s, ", of which %d each are parts of one (RONDO_REPRO)", o->parts);
+	str_add(s, "\n");
 	struct lower_choice *choice = lower_choices(&a, o->tier, o->plan.table, m);
 	struct pass_account account;
 	e = pass_lower(&mine, m, choice, &lent, &p);
