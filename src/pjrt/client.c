@@ -178,7 +178,10 @@ static struct err *client_create(void *v)
 	for (int i = 0; i < c->ndev; i++)
 		describe(c, i);
 	/* No word here may be the name of another platform: JAX's tests search the text for them. */
-	snprintf(c->version, sizeof c->version, "rondo " RONDO_RELEASE " (%s)", cpu_get()->name);
+	char repro[40] = "";        /* JAX keeps compiled programs by this text */
+	if (o.parts)
+		snprintf(repro, sizeof repro, ", RONDO_REPRO=%d", o.parts);
+	snprintf(c->version, sizeof c->version, "rondo " RONDO_RELEASE " (%s%s)", cpu_get()->name, repro);
 	snprintf(c->topology, sizeof c->topology, "rondo %d x %s", c->ndev, cpu_get()->name);
 	pthread_mutex_lock(&open_lock);
 	c->next = open_clients;

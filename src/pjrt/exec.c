@@ -317,12 +317,16 @@ static struct err *client_compile(void *v)
 	int *host = mem_alloc(sizeof *host * (size_t)MAX(po.ndev, 1)), *dev = positions(a->client, &o, po.parts);
 	po.plan = rt_client_plan(a->client->rt, po.ndev, dev, host);
 	free(dev);
-	if (conf_int(CONF_REPRO))       /* what is cut how must not depend on the cores */
+	if (conf_int(CONF_REPRO)) {     /* what is cut, and how, must depend neither on the cores nor on who shares a host */
 		po.plan.cores = 0;
+		po.plan.host = NULL;
+	}
 	po.maker = &pjrt_maker;
 	po.fingerprint = hash_bytes(src->code, src->code_size, (uint64_t)o.partitions);
 	e = compile(a->client->rt, &po, src, &p);
 	free(host);
+	if (po.parts > 1)
+		e = err_wrap(e, "in %d parts (RONDO_REPRO)", po.ndev);
 	TRY_GOTO(e, e, out);
 	e = exec_new(a->client, p, &o, a->compile_options, a->compile_options_size, &a->executable);
 	log_line(LOG_INFO, "compiled in %.1f us", (double)(clock_ns() - start) / 1e3);

@@ -22,9 +22,12 @@ def of_eight():
     return bits(1, 8)
 
 
-@pytest.mark.parametrize("processes, devices, cores", [(1, 1, 0), (1, 2, 0), (1, 4, 0), (2, 2, 0), (4, 1, 0), (1, 2, 24)])
-def test_bits(of_eight, processes, devices, cores):
-    got = bits(processes, devices, RONDO_CORES=str(cores))
+@pytest.mark.parametrize("processes, devices, env", [
+    (1, 1, {}), (1, 2, {}), (1, 4, {}), (2, 2, {}), (4, 1, {}),
+    (1, 2, {"RONDO_CORES": "24"}),             # two workers each
+    (2, 1, {"RONDO_TRANSPORT": "tcp"})])       # as on two hosts
+def test_bits(of_eight, processes, devices, env):
+    got = bits(processes, devices, **env)
     assert got == [line for line in of_eight if processes * devices > 1 or not line.startswith("bits2")]
 
 
@@ -57,7 +60,7 @@ on(double, 4, ("x", "y"), (2, 2), P(("y", "x")))
     assert [line.split(": ", 1)[-1] for line in out.splitlines()] == [
         "48.0",
         "program 'jit__lambda' has a mesh of 2 of 4 devices: under RONDO_REPRO=8 a mesh has all of them",
-        "argument 0: dimension 0 of size 12 does not divide into the 8 parts of P('x')",
+        "in 8 parts (RONDO_REPRO): argument 0: dimension 0 of size 12 does not divide into the 8 parts of P('x')",
         "argument 0 of the program is cut along a dimension by the last axis of the mesh and another one behind it, which RONDO_REPRO does not know: "
         "let the axis of which devices are counted come last there"], out + err
 
