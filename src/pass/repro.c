@@ -6,14 +6,14 @@
  * the last letter, what as many devices would compile.  A mesh of n devices gets more along its last axis. */
 #include "passes.h"
 
-/* Does m say itself what each device does? */
+/* Does m, or who is asked about it (ir_key), say what each device does? */
 static bool by_hand(const struct ir_module *m)
 {
 	static const enum ir_kind kind[] = { IR_manual, IR_all_reduce, IR_all_gather, IR_reduce_scatter, IR_all_to_all, IR_collective_permute, IR_collective_broadcast, IR_partition_id, IR_replica_id };
+	bool any = m->key.n > 0;
 	for (size_t k = 0; k < NELEM(kind); k++)
-		if (pass_has(m, kind[k]))
-			return true;
-	return false;
+		any |= pass_has(m, kind[k]);
+	return any;
 }
 
 /* A call that is made on one device, which is another one when there are more; 0: there is none but on the first. */
@@ -41,7 +41,7 @@ struct err *pass_repro_parts(const struct ir_module *m, int ndev, int *parts)
 	if (!all || !any)
 		return NULL;
 	if (by_hand(m)) {
-		log_line(LOG_WARN, "program '%s' says itself what each device does (shard_map): its bits are those of %d devices, whatever RONDO_REPRO says", ir_text(m, m->name), ndev);
+		log_line(LOG_WARN, "program '%s' says itself what each device does (shard_map, custom_partitioning, inspect_array_sharding): its bits are those of %d devices, whatever RONDO_REPRO says", ir_text(m, m->name), ndev);
 		return NULL;
 	}
 	for (size_t k = 0; k < m->mesh.n; k++)
