@@ -2,12 +2,13 @@
 
     python tests/jax/random_repro.py [--seed S] [--count 100] [--mode along]
 
-The programs are those of random_programs.py; the last axis of their mesh is as long as there are devices for it.  A child for each number of devices
-runs all of them.
+The programs are those of random_programs.py; the last axis of their mesh is as long as there are devices for it, which of every other program come in any
+order.  A child for each number of devices runs all of them.
 """
 import argparse
 import hashlib
 import os
+import random
 import subprocess
 import sys
 import warnings
@@ -22,7 +23,8 @@ def on(c, n):
     """c with a mesh of n devices, or None."""
     dims, names, _ = c.mesh
     last, left = dims[-1] * n // PARTS, dims[-1] * n % PARTS
-    c.mesh = ((*dims[:-1], last), names, list(range(n))) if last and not left else None
+    order = random.Random(c.seed).sample(range(n), n) if c.seed % 2 else list(range(n))
+    c.mesh = ((*dims[:-1], last), names, order) if last and not left else None
     return c if c.mesh else None
 
 

@@ -1,5 +1,6 @@
 """RONDO_REPRO: the same bits on any number of devices, of processes and of workers."""
 import os
+import pathlib
 import subprocess
 import sys
 
@@ -29,6 +30,12 @@ def of_eight():
 def test_bits(of_eight, processes, devices, env):
     got = bits(processes, devices, **env)
     assert got == [line for line in of_eight if processes * devices > 1 or not line.startswith("bits2")]
+
+
+def test_random():
+    done = subprocess.run([sys.executable, str(pathlib.Path(__file__).parent / "random_repro.py"), "--count", "6"], capture_output=True, text=True, timeout=600)
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
 
 
 PROGRAM = """
