@@ -16,21 +16,6 @@ static bool by_hand(const struct ir_module *m)
 	return any;
 }
 
-/* A call that is made on one device, which is another one when there are more; 0: there is none but on the first. */
-static int64_t pinned(const struct ir_module *m)
-{
-	for (ir_fnid id = 1; id < m->fn.n; id++) {
-		const struct ir_fn *fn = ir_fn_of(m, id);
-		for (size_t i = 0; i < fn->op.n; i++) {
-			int n;
-			const int64_t *on = fn->op.p[i].kind == IR_custom_call ? ir_attrs(fn, &fn->op.p[i], AT_on, &n) : NULL;
-			if (on && n && *on)
-				return *on;
-		}
-	}
-	return 0;
-}
-
 struct err *pass_repro_parts(const struct ir_module *m, int ndev, int *parts)
 {
 	int64_t all = conf_int(CONF_REPRO);
@@ -48,17 +33,29 @@ struct err *pass_repro_parts(const struct ir_module *m, int ndev, int *parts)
 		if (m->mesh.p[k].naxis && m->mesh.p[k].ndev != ndev)
 			return ERR(UNIMPLEMENTED, "program '%s' has a mesh of %lld of %d devices: under RONDO_REPRO=%lld a mesh has all of them", ir_text(m, m->name),
 			           (long long)m->mesh.p[k].ndev, ndev, (long long)all);
-	if (pinned(m))
-		return ERR(UNIMPLEMENTED, "program '%s' makes a call on device %lld alone: under RONDO_REPRO=%lld that can be device 0 only", ir_text(m, m->name), (long long)pinned(m), (long long)all);
 	if (all % ndev)
 		return ERR(INVALID, "setting 'RONDO_REPRO' is %lld: as many parts cannot be dealt to %d devices", (long long)all, ndev);
 	*parts = (int)(all / ndev);
 	return NULL;
 }
 
+/* Calls that are made on one device alone are made by the first of its parts. */
+static void pinned(struct ir_fn *fn, int parts)
+{
+	for (size_t i = 0; i < fn->op.n; i++) {
+		const struct ir_op *o = &fn->op.p[i];
+		int64_t *on = o->kind == IR_custom_call ? ir_attr_word(IR_custom_call, fn->attr.p + o->attr, AT_on) : NULL;
+		if (on && *on)
+			on[1] *= parts;
+	}
+}
+
 struct err *pass_repro(const struct pass_opts *o, struct ir_module *m)
 {
-	if (o->parts > 1)
-		ir_mesh_widen(m, o->parts);
+	if (o->parts <= 1)
+		return NULL;
+	ir_mesh_widen(m, o->parts);
+	for (ir_fnid id = 1; id < m->fn.n; id++)
+		pinned(ir_fn_of(m, id), o->parts);
 	return NULL;
 }
