@@ -281,7 +281,7 @@ static struct err *compile(struct rt_client *rt, const struct pass_opts *po, con
 }
 
 /* Into how many parts each device's program is cut: what it says of devices is in its text alone. */
-static struct err *parts_wanted(const struct pjrt_client *c, const struct pjrt_program *src, const struct pjrt_options *o, int *parts)
+static struct err *parts_wanted(const struct pjrt_client *c, const struct pjrt_program *src, int *parts)
 {
 	struct ir_module *m;
 
@@ -312,7 +312,7 @@ static struct err *client_compile(void *v)
 	TRY_GOTO(e, devices_of(a->client, &o), out);
 	struct pass_opts po;
 	pass_opts_from_conf(&po);
-	TRY_GOTO(e, parts_wanted(a->client, src, &o, &po.parts), out);
+	TRY_GOTO(e, parts_wanted(a->client, src, &po.parts), out);
 	po.ndev = (int)o.partitions * po.parts;
 	int *host = mem_alloc(sizeof *host * (size_t)MAX(po.ndev, 1)), *dev = positions(a->client, &o, po.parts);
 	po.plan = rt_client_plan(a->client->rt, po.ndev, dev, host);
@@ -429,8 +429,8 @@ struct err *pjrt_LoadedExecutable_Execute(struct pjrt_LoadedExecutable_Execute *
 	struct err *e = NULL;
 	for (size_t d = 0; d < n && narg; d++)
 		memcpy(arg + d * narg, a->argument_lists[d], narg * sizeof *arg);
-	TRY_GOTO(e, (x->parts > 1 ? pjrt_parts_run(x, arg, o->non_donatable_input_indices, o->num_non_donatable_input_indices, o->launch_id, out, done)
-	                          : rt_exec_run(x->x, arg, o->non_donatable_input_indices, o->num_non_donatable_input_indices, o->launch_id, out, done)), out);
+	TRY_GOTO(e, pjrt_parts_run(x, arg, o->non_donatable_input_indices, o->num_non_donatable_input_indices,
+	                           o->launch_id, out, done), out);
 	/* What a Python function raises is raised by the call, as on JAX's cpu. */
 	if (x->python && n == 1 && rt_event_wait_or(done[0]) && (e = rt_event_wait(done[0]))) {
 		for (size_t i = 0; i < nres; i++)

@@ -156,8 +156,9 @@ struct err *pjrt_parts_run(struct pjrt_exec *x, struct rt_buffer *const *arg, co
                            struct rt_buffer **out, struct rt_event **done)
 {
 	size_t n = (size_t)x->nlocal, parts = (size_t)x->parts, narg = x->arg.n, nres = x->res.n;
+	if (parts == 1)
+		return rt_exec_run(x->x, arg, no_donate, nkeep, launch_id, out, done);
 	void **p = spare_take(&x->wide);
-
 	if (!p)
 		return ERR(EXHAUSTED, "out of host memory: asked for %zu bytes", x->wide.size);
 	struct rt_buffer **in = (struct rt_buffer **)p, **made = in + n * parts * narg, **some = made + n * parts * nres;
