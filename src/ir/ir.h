@@ -203,6 +203,8 @@ static inline bool ir_axes_overlap(struct ir_axis_ref a, struct ir_axis_ref b)
 {
 	return a.axis == b.axis && b.pre % (a.pre * a.size) && a.pre % (b.pre * b.size);
 }
+/* Each device becomes `by` of them, side by side: the last axis of every mesh is so much longer, and what is cut by it in so many more parts. */
+void ir_mesh_widen(struct ir_module *m, int by);
 ir_group ir_group_add(struct ir_module *m, int nrow, int ncol, const int64_t *id);
 ir_loc ir_loc_add(struct ir_module *m, ir_str file, int line, ir_str name);
 /* A new one for what is done for l and for all of `more`. */

@@ -224,7 +224,8 @@ const char *ir_shard_twice(const struct ir_module *m, const struct ir_shard_info
 	return NULL;
 }
 
-ir_shard ir_shard_add(struct ir_module *m, const struct ir_shard_info *s)
+/* Where m->shard_map has the number of what is like s. */
+static uint64_t *shard_put(struct ir_module *m, const struct ir_shard_info *s)
 {
 	struct str k = {0};
 	int head[4] = { (int)s->mesh, s->rank, (int)s->part_op, 0 };
@@ -237,6 +238,13 @@ ir_shard ir_shard_add(struct ir_module *m, const struct ir_shard_info *s)
 	key_refs(&k, s->nrepl, s->repl);
 	key_refs(&k, s->npart, s->part);
 	uint64_t *v = map_put(&m->shard_map, k.p, k.n);
+	str_free(&k);
+	return v;
+}
+
+ir_shard ir_shard_add(struct ir_module *m, const struct ir_shard_info *s)
+{
+	uint64_t *v = shard_put(m, s);
 	if (!*v) {
 		struct ir_shard_info c = *s;
 		c.dim = arena_copy(&m->arena, s->dim, sizeof *s->dim * (size_t)s->rank);
@@ -247,8 +255,41 @@ ir_shard ir_shard_add(struct ir_module *m, const struct ir_shard_info *s)
 		*v = m->shard.n;
 		arr_push(&m->shard, c);
 	}
-	str_free(&k);
 	return (ir_shard)*v;
+}
+
+/* Those that reach to the end of the mesh's last axis. */
+static void refs_widen(const struct ir_mesh *mesh, int n, struct ir_axis_ref *r, int by)
+{
+	for (int i = 0; i < n; i++)
+		if (r[i].axis == mesh->naxis - 1 && r[i].pre * r[i].size * by == mesh->axis[r[i].axis].size)
+			r[i].size *= by;
+}
+
+void ir_mesh_widen(struct ir_module *m, int by)
+{
+	for (size_t k = 0; k < m->mesh.n; k++) {
+		struct ir_mesh *mesh = &m->mesh.p[k];
+		int64_t n = mesh->naxis ? by : 1, *id = mesh->id ? ARENA_NEW(&m->arena, int64_t, mesh->ndev * n) : NULL;
+		for (int64_t i = 0; id && i < mesh->ndev * n; i++)
+			id[i] = mesh->id[i / n] * by + i % n;
+		mesh->id = id;
+		if (mesh->naxis) {
+			mesh->axis[mesh->naxis - 1].size *= by;
+			mesh->ndev *= by;
+		}
+	}
+	m->num_partitions *= by;
+	map_free(&m->shard_map);
+	for (size_t k = 1; k < m->shard.n; k++) {
+		struct ir_shard_info *s = &m->shard.p[k];
+		const struct ir_mesh *mesh = &m->mesh.p[s->mesh];
+		for (int d = 0; d < s->rank; d++)
+			refs_widen(mesh, s->dim[d].naxis, s->dim[d].axis, by);
+		refs_widen(mesh, s->nrepl, s->repl, by);
+		refs_widen(mesh, s->npart, s->part, by);
+		*shard_put(m, s) = k;
+	}
 }
 
 int64_t ir_shard_parts(const struct ir_module *m, ir_shard s, int dim)

@@ -15,6 +15,7 @@ static struct err *partition(const struct pass_opts *o, struct ir_module *m)
 
 /* Needs: what a pass counts on; gives: what holds after it, to the end. */
 static const struct pass { const char *name; struct err *(*run)(const struct pass_opts *, struct ir_module *); unsigned needs, gives; } pass[] = {
+	{ "repro",     pass_repro,  0, 0 },                     /* a mesh of n devices -> one of as many as RONDO_REPRO says */
 	{ "round",     pass_round,  0, 0 },                     /* where each sum rounds: the only pass that may change a number, but for small.c */
 	{ "inline",    pass_inline, 0, NO_CALL },               /* calls -> bodies */
 	{ "fold",      pass_canon,  NO_CALL, 0 },               /* constants known before loops are read */
@@ -192,7 +193,10 @@ struct err *pass_explain(struct str *s, const struct pass_opts *o, struct ir_mod
 	mine.attention = &attention;
 	mine.rings = &rings;
 	TRY_GOTO(e, pass_run(&mine, m), out);
-	str_addf(s, "'%s' for %d device%s\n", ir_text(m, m->name), o->ndev, o->ndev > 1 ? "s" : "");
+	str_addf(s, "'%s' for %d device%s", ir_text(m, m->name), o->ndev, o->ndev > 1 ? "s" : "");
+	if (o->parts > 1)
+		str_addf(s, ", of which %d each are parts of one (RONDO_REPRO)", o->parts);
+	str_add(s, "\n");
 	struct lower_choice *choice = lower_choices(&a, o->tier, o->plan.table, m);
 	struct pass_account account;
 	e = pass_lower(&mine, m, choice, &lent, &p);
@@ -308,7 +312,7 @@ struct err *pass_compile_cached(const struct pass_opts *o, pass_reader *read, co
 	bool use = n >= CACHE_LEAST && !conf_int(CONF_CHECK) && !conf_is_set(CONF_DUMP) && !explain_where() && conf_cache(&path, true);
 	if (use) {
 		const char *attention = conf_str(CONF_ATTENTION);
-		int64_t key[7] = { RONDO_VERSION, build_stamp(), o->ndev, o->tier, conf_int(CONF_EXCESS_PRECISION), (int64_t)hash_bytes(attention, strlen(attention), 4), (int64_t)plan_hash(&o->plan, o->ndev) };
+		int64_t key[8] = { RONDO_VERSION, build_stamp(), o->ndev, o->tier, conf_int(CONF_EXCESS_PRECISION), (int64_t)hash_bytes(attention, strlen(attention), 4), (int64_t)plan_hash(&o->plan, o->ndev), o->parts };
 		uint64_t a = hash_bytes(code, n, hash_bytes(key, sizeof key, 1)), b = hash_bytes(code, n, hash_bytes(key, sizeof key, 2));
 		const struct cpu_info *c = cpu_get();
 		a = hash_bytes(kern_isa(), strlen(kern_isa()), hash_bytes(c->name, strlen(c->name), a));

@@ -14,6 +14,7 @@ struct attn_record;
 struct ring_record;
 struct pass_opts {
 	int ndev;                     /* partitions */
+	int parts;                    /* of these each device of the program as it is read stands for so many (pass_repro_parts); 0, 1: for itself */
 	enum lower_tier tier;
 	const char *dump;             /* folder for the text after each pass, NULL = none */
 	bool check;                   /* verify after each pass, race check of the result */
@@ -50,6 +51,12 @@ enum {
 /* What the compiler decided: what lies where, why, and what travels, of a program of several devices; roles of loops, groups, kernels, memory.
  * Compiles m, as pass_compile; out: NULL: the prog is not kept.  pass_compile writes the same where RONDO_EXPLAIN says. */
 struct err *pass_explain(struct str *s, const struct pass_opts *o, struct ir_module *m, unsigned flags, struct prog **out);
+
+/* --- repro.c: RONDO_REPRO ------------------------------------------------------------------- */
+
+/* How many devices each one of m, which has ndev, is to stand for; 1: m is compiled as it is, without that setting, without a mesh, or if it communicates
+ * by itself, of which the log hears.  UNIMPLEMENTED or INVALID says what cannot be. */
+struct err *pass_repro_parts(const struct ir_module *m, int ndev, int *parts);
 
 /* --- account.c: what a launch of a compiled program is expected to take ----------------- */
 

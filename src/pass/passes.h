@@ -70,6 +70,9 @@ struct err *pass_holds(const struct ir_module *m, unsigned facts);    /* INTERNA
  * Each takes a module that ir_verify accepts and leaves one.  What a pass needs and gives is in the table of compile.c, and checked;
  * what else it promises, and what not, is said here.  Where no failure is named there is none. */
 
+/* Where each device stands for several (parts), it becomes these.  What a program says by itself of devices, a manual computation, has no such meaning:
+ * pass_repro_parts. */
+struct err *pass_repro(const struct pass_opts *o, struct ir_module *m);
 /* Sums of narrow floats round as XLA:CPU does without excess precision, if that is asked for.  The only pass that may change a number. */
 struct err *pass_round(const struct pass_opts *o, struct ir_module *m);
 /* Calls that the reader kept become their bodies.  Recursion does not come here: ir_verify refuses it. */

@@ -63,18 +63,18 @@ static struct err *option(const struct pjrt_value *v, struct rt_opts *o, struct 
 
 static void describe(struct pjrt_client *c, int i)
 {
-	const struct rt_place *p = rt_client_place(c->rt, i);
+	const struct rt_place *p = rt_client_place(c->rt, i * c->parts);
 	struct pjrt_device *d = &c->device[i];
 	bool local = i >= c->first && i < c->first + c->nlocal;
 
 	d->client = c;
-	d->rt = local ? rt_client_device(c->rt, i - c->first) : NULL;
+	d->rt = local ? rt_client_device(c->rt, (i - c->first) * c->parts) : NULL;
 	d->id = i;
-	d->local = p->local;
+	d->local = p->local / c->parts;
 	d->process = p->process;
 	d->self = d;
-	if (local)
-		rt_device_tag(d->rt, d);
+	for (int v = 0; v < c->parts && local; v++)
+		rt_device_tag(rt_client_device(c->rt, (i - c->first) * c->parts + v), d);
 	c->devices[i] = d;
 	snprintf(d->kind, sizeof d->kind, "%s", p->kind);
 	snprintf(d->text, sizeof d->text, "RondoDevice(id=%d)", d->id);
@@ -165,10 +165,12 @@ static struct err *client_create(void *v)
 		job->get = store_get;
 		o.boot = job;
 	}
+	o.parts = (int)conf_int(CONF_REPRO);
 	TRY_GOTO(e, rt_client_new(&o, &c->rt), out);
-	c->ndev = rt_client_nplace(c->rt);
-	c->nlocal = rt_client_ndev(c->rt);
-	c->first = rt_device_id(rt_client_device(c->rt, 0));
+	c->parts = rt_client_parts(c->rt);
+	c->ndev = rt_client_nplace(c->rt) / c->parts;
+	c->nlocal = rt_client_ndev(c->rt) / c->parts;
+	c->first = rt_device_id(rt_client_device(c->rt, 0)) / c->parts;
 	c->host_memory = !strcmp(conf_str(CONF_DEVICE), "cpu");
 	c->device = mem_alloc(sizeof *c->device * (size_t)c->ndev);
 	c->devices = mem_alloc(sizeof *c->devices * (size_t)c->ndev);
@@ -176,7 +178,10 @@ static struct err *client_create(void *v)
 	for (int i = 0; i < c->ndev; i++)
 		describe(c, i);
 	/* No word here may be the name of another platform: JAX's tests search the text for them. */
-	snprintf(c->version, sizeof c->version, "rondo " RONDO_RELEASE " (%s)", cpu_get()->name);
+	char repro[40] = "";        /* JAX keeps compiled programs by this text */
+	if (o.parts)
+		snprintf(repro, sizeof repro, ", RONDO_REPRO=%d", o.parts);
+	snprintf(c->version, sizeof c->version, "rondo " RONDO_RELEASE " (%s%s)", cpu_get()->name, repro);
 	snprintf(c->topology, sizeof c->topology, "rondo %d x %s", c->ndev, cpu_get()->name);
 	pthread_mutex_lock(&open_lock);
 	c->next = open_clients;
@@ -434,7 +439,17 @@ struct err *pjrt_Device_MemoryStats(struct pjrt_Device_MemoryStats *a)
 {
 	if (!a->device->rt)
 		return ERR(INVALID, "the memory of device %d is known to process %d only", a->device->id, a->device->process);
-	struct rt_stats s = rt_device_stats(a->device->rt);
+	struct pjrt_client *c = a->device->client;
+	struct rt_stats s = { 0 };
+	for (int v = 0; v < c->parts; v++) {
+		struct rt_stats t = rt_device_stats(rt_client_device(c->rt, (a->device->id - c->first) * c->parts + v));
+		s.in_use += t.in_use;
+		s.peak += t.peak;
+		s.allocs += t.allocs;
+		s.largest_alloc = MAX(s.largest_alloc, t.largest_alloc);
+		s.limit += t.limit;
+		s.reserved += t.reserved;
+	}
 	size_t head = offsetof(struct pjrt_Device_MemoryStats, bytes_in_use);
 	size_t end = MIN(a->struct_size, sizeof *a);
 	if (end > head)      /* the caller's struct may be an older, shorter one: nothing beyond it is touched */
@@ -452,8 +467,9 @@ struct err *pjrt_Device_MemoryStats(struct pjrt_Device_MemoryStats *a)
 
 struct err *pjrt_Device_ClearMemoryStats(struct pjrt_Device_ClearMemoryStats *a)
 {
-	if (a->device->rt)
-		rt_device_clear_stats(a->device->rt);
+	struct pjrt_client *c = a->device->client;
+	for (int v = 0; v < c->parts && a->device->rt; v++)
+		rt_device_clear_stats(rt_client_device(c->rt, (a->device->id - c->first) * c->parts + v));
 	return NULL;
 }
 

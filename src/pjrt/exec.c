@@ -12,7 +12,8 @@
 static pthread_mutex_t live_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct pjrt_exec *live;
 
-static void side_init(struct pjrt_side *s, const struct prog_arg *a, size_t n)
+/* parts: of the ndev devices that it is of, as many are one to JAX. */
+static struct err *side_init(struct pjrt_side *s, const struct prog_arg *a, size_t n, const char *what, int ndev, int parts)
 {
 	size_t rank = 0, k = MAX(n, 1);
 	for (size_t i = 0; i < n; i++)
@@ -26,11 +27,18 @@ static void side_init(struct pjrt_side *s, const struct prog_arg *a, size_t n)
 	s->type = mem_alloc(sizeof *s->type * k);
 	s->rank = mem_alloc(sizeof *s->rank * k);
 	s->dim = mem_alloc(sizeof *s->dim * MAX(rank, 1));
+	s->cut = mem_alloc(sizeof *s->cut * k);
 	s->sharding[0] = "";        /* no bytes: replicated */
 	rank = 0;
 	for (size_t i = 0; i < n; i++) {
-		s->sharding[i] = a[i].sharding ? a[i].sharding : "";
-		s->sharding_size[i] = a[i].sharding ? a[i].nsharding : 0;
+		char text[64];
+		size_t from = s->said.n;
+		snprintf(text, sizeof text, "%s %zu of the program", what, i);
+		s->cut[i] = -1;
+		if (parts > 1)
+			TRY(pjrt_parts_lie(&a[i], text, ndev, parts, &s->cut[i], &s->said));
+		s->sharding[i] = a[i].sharding && parts == 1 ? a[i].sharding : "";
+		s->sharding_size[i] = parts > 1 ? s->said.n - from : a[i].sharding ? a[i].nsharding : 0;
 		s->kind[i] = a[i].memory_kind && *a[i].memory_kind ? a[i].memory_kind : pjrt_mem_kind[0];
 		s->kind_size[i] = strlen(s->kind[i]);
 		if (a[i].layout)
@@ -39,8 +47,11 @@ static void side_init(struct pjrt_side *s, const struct prog_arg *a, size_t n)
 		s->type[i] = a[i].dtype;
 		s->rank[i] = a[i].rank;
 		for (int d = 0; d < a[i].rank; d++)
-			s->dim[rank++] = a[i].dim[d];
+			s->dim[rank++] = a[i].dim[d] * (d == s->cut[i] ? parts : 1);
 	}
+	for (size_t i = 0, at = 0; i < n && parts > 1; at += s->sharding_size[i++])
+		s->sharding[i] = s->said.p ? s->said.p + at : "";
+	return NULL;
 }
 
 static void side_free(struct pjrt_side *s)
@@ -53,6 +64,24 @@ static void side_free(struct pjrt_side *s)
 	free(s->type);
 	free(s->rank);
 	free(s->dim);
+	free(s->cut);
+	str_free(&s->said);
+}
+
+static void exec_free(struct pjrt_exec *x)
+{
+	side_free(&x->arg);
+	side_free(&x->res);
+	if (x->python)
+		pjrt_custom_count(x->prog, -1);
+	rt_exec_unref(x->x);
+	str_free(&x->options);
+	str_free(&x->assignment);
+	free(x->device);
+	free(x->logical);
+	spare_fini(&x->lists);
+	spare_fini(&x->wide);
+	free(x);
 }
 
 static void exec_unref(struct pjrt_exec *x)
@@ -67,17 +96,7 @@ static void exec_unref(struct pjrt_exec *x)
 	else
 		live = x->next;
 	pthread_mutex_unlock(&live_lock);
-	side_free(&x->arg);
-	side_free(&x->res);
-	if (x->python)
-		pjrt_custom_count(x->prog, -1);
-	rt_exec_unref(x->x);
-	str_free(&x->options);
-	str_free(&x->assignment);
-	free(x->device);
-	free(x->logical);
-	spare_fini(&x->lists);
-	free(x);
+	exec_free(x);
 }
 
 /* The devices of the assignment; without one the first ones of this process, or of all. */
@@ -102,13 +121,24 @@ static struct err *devices_of(const struct pjrt_client *c, struct pjrt_options *
 
 static void drop_exec(void *x) { rt_exec_unref(x); }
 
+/* The runtime's devices for those of the assignment, of which each is `parts` positions of the program. */
+static int *positions(const struct pjrt_client *c, const struct pjrt_options *o, int parts)
+{
+	int *dev = mem_alloc(sizeof *dev * MAX(o->device.n * (size_t)parts, 1));
+
+	for (size_t i = 0; i < o->device.n * (size_t)parts; i++)
+		dev[i] = o->device.p[i / (size_t)parts] * c->parts + (int)(i % (size_t)parts);
+	return dev;
+}
+
 /* p is taken, even on failure. */
 static struct err *exec_new(struct pjrt_client *c, struct prog *p, const struct pjrt_options *o,
                             const void *options, size_t noptions, struct pjrt_exec **out)
 {
-	if (p->ndev != o->replicas * o->partitions) {
+	int parts = p->ndev == o->replicas * o->partitions * c->parts ? c->parts : 1;
+	if (p->ndev != o->replicas * o->partitions * parts) {
 		struct err *e = ERR(INVALID, "a program for %d devices, but %lld are assigned", p->ndev,
-		                    (long long)(o->replicas * o->partitions));
+		                    (long long)(o->replicas * o->partitions * parts));
 		prog_free(p);
 		return e;
 	}
@@ -120,7 +150,10 @@ static struct err *exec_new(struct pjrt_client *c, struct prog *p, const struct 
 		}
 	pjrt_custom_resolve(p);
 	struct rt_exec *rx;
-	TRY(rt_exec_new(c->rt, p, o->device.p, &rx));
+	int *dev = positions(c, o, parts);
+	struct err *e = rt_exec_new(c->rt, p, dev, &rx);
+	free(dev);
+	TRY(e);
 
 	struct mem_undo u;
 	mem_undo(&u, drop_exec, rx);
@@ -133,17 +166,25 @@ static struct err *exec_new(struct pjrt_client *c, struct prog *p, const struct 
 	x->partitions = o->partitions;
 	str_addn(&x->options, options, noptions);
 	pjrt_assignment_write(&x->assignment, o->replicas, o->partitions, o->device.p);
-	x->nlocal = rt_exec_nlocal(rx);
+	x->parts = parts;
+	x->nlocal = rt_exec_nlocal(rx) / parts;
 	x->device = mem_alloc(sizeof *x->device * (size_t)MAX(x->nlocal, 1));
 	x->logical = mem_alloc(sizeof *x->logical * (size_t)MAX(x->nlocal, 1));
 	for (int i = 0; i < x->nlocal; i++) {
-		int pos = rt_exec_position(rx, i);
-		x->device[i] = &c->device[rt_device_id(rt_exec_device(rx, i))];
+		int pos = rt_exec_position(rx, i * parts) / parts;
+		x->device[i] = rt_device_user(rt_exec_device(rx, i * parts));
 		x->logical[i].replica = pos / (int)o->partitions;
 		x->logical[i].partition = pos % (int)o->partitions;
 	}
-	side_init(&x->arg, x->prog->arg, x->prog->narg);
-	side_init(&x->res, x->prog->res, x->prog->nres);
+	e = side_init(&x->arg, x->prog->arg, x->prog->narg, "argument", x->prog->ndev, parts);
+	if (!e)
+		e = side_init(&x->res, x->prog->res, x->prog->nres, "result", x->prog->ndev, parts);
+	if (e) {
+		mem_done(&u);
+		exec_free(x);
+		return e;
+	}
+	x->wide = (struct spare)SPARE(pjrt_parts_bytes(x));
 	x->lists = (struct spare)SPARE(sizeof(void *) * (size_t)MAX(x->nlocal, 1) * (x->arg.n + x->res.n + 1));
 	snprintf(x->fingerprint, sizeof x->fingerprint, "rondo-%016llx", (unsigned long long)x->prog->fingerprint);
 
@@ -239,6 +280,20 @@ static struct err *compile(struct rt_client *rt, const struct pass_opts *po, con
 	return c.e;
 }
 
+/* Into how many parts each device's program is cut: what it says of devices is in its text alone. */
+static struct err *parts_wanted(const struct pjrt_client *c, const struct pjrt_program *src, int *parts)
+{
+	struct ir_module *m;
+
+	*parts = 1;
+	if (!conf_int(CONF_REPRO))
+		return NULL;
+	TRY(hlo_read(src->code, src->code_size, &m));
+	struct err *e = pass_repro_parts(m, c->ndev, parts);
+	ir_module_free(m);
+	return e;
+}
+
 static struct err *client_compile(void *v)
 {
 	struct pjrt_Client_Compile *a = v;
@@ -257,13 +312,21 @@ static struct err *client_compile(void *v)
 	TRY_GOTO(e, devices_of(a->client, &o), out);
 	struct pass_opts po;
 	pass_opts_from_conf(&po);
-	po.ndev = (int)o.partitions;
-	int *host = mem_alloc(sizeof *host * (size_t)MAX(o.device.n, 1));
-	po.plan = rt_client_plan(a->client->rt, (int)MIN(o.partitions, (int64_t)o.device.n), o.device.p, host);
+	TRY_GOTO(e, parts_wanted(a->client, src, &po.parts), out);
+	po.ndev = (int)o.partitions * po.parts;
+	int *host = mem_alloc(sizeof *host * (size_t)MAX(po.ndev, 1)), *dev = positions(a->client, &o, po.parts);
+	po.plan = rt_client_plan(a->client->rt, po.ndev, dev, host);
+	free(dev);
+	if (conf_int(CONF_REPRO)) {     /* what is cut, and how, must depend neither on the cores nor on who shares a host */
+		po.plan.cores = 0;
+		po.plan.host = NULL;
+	}
 	po.maker = &pjrt_maker;
 	po.fingerprint = hash_bytes(src->code, src->code_size, (uint64_t)o.partitions);
 	e = compile(a->client->rt, &po, src, &p);
 	free(host);
+	if (po.parts > 1)
+		e = err_wrap(e, "in %d parts (RONDO_REPRO)", po.ndev);
 	TRY_GOTO(e, e, out);
 	e = exec_new(a->client, p, &o, a->compile_options, a->compile_options_size, &a->executable);
 	log_line(LOG_INFO, "compiled in %.1f us", (double)(clock_ns() - start) / 1e3);
@@ -371,8 +434,8 @@ struct err *pjrt_LoadedExecutable_Execute(struct pjrt_LoadedExecutable_Execute *
 	struct err *e = NULL;
 	for (size_t d = 0; d < n && narg; d++)
 		memcpy(arg + d * narg, a->argument_lists[d], narg * sizeof *arg);
-	TRY_GOTO(e, rt_exec_run(x->x, arg, o->non_donatable_input_indices, o->num_non_donatable_input_indices,
-	                        o->launch_id, out, done), out);
+	TRY_GOTO(e, pjrt_parts_run(x, arg, o->non_donatable_input_indices, o->num_non_donatable_input_indices,
+	                           o->launch_id, out, done), out);
 	/* What a Python function raises is raised by the call, as on JAX's cpu. */
 	if (x->python && n == 1 && rt_event_wait_or(done[0]) && (e = rt_event_wait(done[0]))) {
 		for (size_t i = 0; i < nres; i++)
@@ -503,8 +566,11 @@ struct err *pjrt_Executable_GetCompiledMemoryStats(struct pjrt_Executable_GetCom
 	const struct prog *p = a->executable->prog;
 	size_t head = offsetof(struct pjrt_Executable_GetCompiledMemoryStats, generated_code_size_in_bytes);
 	size_t end = MIN(a->struct_size, sizeof *a);
-	int64_t arg, res, alias, zone = rt_exec_zone(a->executable->x);
+	int64_t arg, res, alias, parts = a->executable->parts, zone = rt_exec_zone(a->executable->x) * parts;
 	prog_sizes(p, &arg, &res, &alias);
+	arg *= parts;
+	res *= parts;
+	alias *= parts;
 	struct pjrt_Executable_GetCompiledMemoryStats s = {
 		.generated_code_size_in_bytes = code_bytes(p),
 		.argument_size_in_bytes = arg,

@@ -131,7 +131,7 @@ static struct err *call_python(void *user, const struct rt_custom_call *call)
 	size_t nin = arrays(call->in, c->v, c->nin, p, dim);
 	arrays(call->out, c->v + c->nin, c->nout, p + nin, dim + nin);
 	_Atomic unsigned long *here = called();
-	int rc = fn(id, p, p + nin, dim, rt_device_id(call->device), msg, sizeof msg);
+	int rc = fn(id, p, p + nin, dim, ((struct pjrt_device *)rt_device_user(call->device))->id, msg, sizeof msg);
 	if (here)
 		atomic_store(here, 0);
 	if (p != small)

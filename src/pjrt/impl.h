@@ -19,7 +19,7 @@ struct pjrt_memory {
 };
 struct pjrt_device {
 	struct pjrt_client *client;
-	struct rt_device *rt;       /* NULL: a device of another process */
+	struct rt_device *rt;       /* the first of its parts; NULL: a device of another process */
 	int id, local, process;
 	struct pjrt_memory memory[NMEM], *memories[NMEM];
 	struct pjrt_device *self;
@@ -36,6 +36,7 @@ struct pjrt_store {
 struct pjrt_client {
 	struct rt_client *rt;
 	int ndev;                   /* of all processes */
+	int parts;                  /* devices of the runtime that each of them is (RONDO_REPRO) */
 	int first, nlocal;          /* those of this one */
 	bool host_memory;           /* the host may read the devices' memory */
 	struct pjrt_device *device, **devices;      /* by id */
@@ -54,6 +55,7 @@ struct pjrt_exec {
 	struct rt_exec *x;
 	const struct prog *prog;
 	int64_t replicas, partitions;
+	int parts;                  /* positions of the program on each device; 1, or those of the client */
 	bool python;                /* calls Python functions */
 	int nlocal;
 	struct pjrt_device **device;        /* nlocal */
@@ -66,9 +68,11 @@ struct pjrt_exec {
 		const char **kind; size_t *kind_size;
 		const struct layout **layout;
 		int *type; int64_t *dim; size_t *rank;
+		int *cut;                          /* dimension along which a device's parts have theirs; -1: each has all */
+		struct str said;                   /* shardings, where they are not the program's */
 	} arg, res;
 	struct pjrt_value cost[2];
-	struct spare lists;                 /* of a call's arguments, results and events */
+	struct spare lists, wide;           /* of a call's arguments, results and events; of its parts' */
 	struct pjrt_exec *next, *prev;      /* all that live */
 };
 
@@ -106,6 +110,15 @@ void pjrt_shape_write(struct str *s, const struct ir_module *m, const ir_type *t
 void pjrt_shardings_write(struct str *s, const struct ir_blob_info *one, size_t n);
 struct err *pjrt_shardings_read(struct span s, struct arena *a, struct spmd_tiles *out, size_t n);
 void pjrt_assignment_write(struct str *s, int64_t replicas, int64_t partitions, const int *dev);
+
+/* --- parts.c: devices that are several ----------------------------------------- */
+
+/* How x, of a program for ndev devices of which each `parts` are one to JAX, lies there: along which dimension the parts are, and the sharding (appended). */
+struct err *pjrt_parts_lie(const struct prog_arg *x, const char *what, int ndev, int parts, int *cut, struct str *sharding);
+size_t pjrt_parts_bytes(const struct pjrt_exec *x);           /* for a call's lists */
+/* As rt_exec_run, of arrays as JAX has them. */
+struct err *pjrt_parts_run(struct pjrt_exec *x, struct rt_buffer *const *arg, const int64_t *no_donate, size_t nkeep, int32_t launch_id,
+                           struct rt_buffer **out, struct rt_event **done);
 
 /* --- xspace.c: profiles ------------------------------------------------------ */
 

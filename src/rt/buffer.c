@@ -29,7 +29,8 @@ struct rt_buffer *buffer_init(struct rt_buffer *b, struct rt_device *d, int mem,
 	b->st = st;
 	b->of = NULL;
 	b->held = b->late = NULL;
-	b->nheld = 0;
+	b->nheld = b->ntwin = 0;
+	b->twin = NULL;
 	b->ready = ready;
 	b->mark = b->twice = 0;
 	b->shape.dtype = dt;
@@ -131,6 +132,24 @@ static struct err *deleted_error(const struct rt_buffer *b)
 	return ERR(INVALID, "buffer of device %d has been deleted or donated", b->dev->id);
 }
 
+/* The references that b's twins are; n: their number.  Under its lock, or when nobody else has it. */
+static struct rt_buffer **twins_leave(struct rt_buffer *b, int *n)
+{
+	struct rt_buffer **t = b->twin;
+
+	*n = b->ntwin;
+	b->twin = NULL;
+	b->ntwin = 0;
+	return t;
+}
+
+static void twins_drop(struct rt_buffer **t, int n)
+{
+	for (int i = 0; i < n; i++)
+		rt_buffer_unref(t[i]);
+	free(t);
+}
+
 struct rt_buffer *rt_buffer_ref(struct rt_buffer *b)
 {
 	atomic_fetch_add_explicit(&b->ref, 1, memory_order_relaxed);
@@ -143,6 +162,9 @@ void rt_buffer_unref(struct rt_buffer *b)
 		return;
 	struct store *s = shown(b);
 	b->st = NULL;
+	int n;
+	struct rt_buffer **twin = twins_leave(b, &n);
+	twins_drop(twin, n);
 	if (!store_drop(b, s))
 		return;
 	store_unref(b->held);
@@ -176,8 +198,38 @@ void rt_buffer_delete(struct rt_buffer *b)
 		b->st = NULL;
 	atomic_store(&b->deleted, true);
 	differ(b);
+	int n;
+	struct rt_buffer **twin = twins_leave(b, &n);
 	unlock(b);
+	twins_drop(twin, n);
 	store_drop(b, s);
+}
+
+bool rt_buffer_twins(struct rt_buffer *b, struct rt_buffer *const *others, int n)
+{
+	struct rt_buffer **t = malloc(sizeof *t * (size_t)n);
+
+	if (!t)
+		return false;
+	memcpy(t, others, sizeof *t * (size_t)n);
+	lock(b);
+	bool some = b->twin != NULL || !shown(b);
+	if (!some) {
+		b->twin = t;
+		b->ntwin = n;
+	}
+	unlock(b);
+	if (some)
+		free(t);
+	return !some;
+}
+
+struct rt_buffer *rt_buffer_twin(struct rt_buffer *b, int i)
+{
+	lock(b);
+	struct rt_buffer *t = i < b->ntwin && !rt_buffer_deleted(b->twin[i]) ? rt_buffer_ref(b->twin[i]) : NULL;
+	unlock(b);
+	return t;
 }
 
 void rt_buffer_hold(struct rt_buffer *b)
@@ -536,6 +588,131 @@ struct err *rt_buffer_copy(struct rt_buffer *b, struct rt_device *d, int mem, st
 		return no_room(sizeof **out);
 	}
 	return NULL;
+}
+
+/* Parts of an array along one dimension: `rows` times `run` bytes of each, which lie `step` apart in the whole, behind those of the part before. */
+struct parts {
+	struct store *whole;
+	bool join;                    /* into the whole, else out of it */
+	size_t rows, run, step;
+	struct rt_client *c;
+	struct rt_event *done;
+	struct err *err;
+	int first, n;                 /* part[0] is number `first` */
+	struct store *part[];
+};
+
+static void parts_do(void *user)
+{
+	struct parts *k = user;
+
+	for (int i = 0; i < k->n && !k->err; i++)
+		for (size_t r = 0; r < k->rows; r++) {
+			size_t at = r * k->step + (size_t)(k->first + i) * k->run;
+			if (k->join)
+				store_copy(k->whole, at, k->part[i], r * k->run, k->run);
+			else
+				store_copy(k->part[i], r * k->run, k->whole, at, k->run);
+		}
+	for (int i = 0; i < k->n; i++)
+		store_unref(k->part[i]);
+	if (k->join)
+		store_unref(k->whole);
+	else
+		copied(k->whole);
+	rt_event_set(k->done, k->err);
+	rt_event_unref(k->done);
+	client_unref(k->c);
+	free(k);
+}
+
+static void parts_ready(struct err *e, void *user)
+{
+	struct parts *k = user;
+
+	k->err = e;
+	if (e || k->rows * k->run * (size_t)k->n <= SMALL_COPY / 16)
+		parts_do(k);
+	else
+		client_side(k->c, parts_do, k);
+}
+
+/* For n of `all` parts of shape s, along d.  *out: what is made, of shape `made`, on device `to`. */
+static struct err *parts_new(const struct rt_shape *s, int d, int all, int n, const struct rt_shape *made, int mem, struct rt_device *to, struct parts **k, struct rt_buffer **out)
+{
+	struct rt_event *done = rt_event_new();
+	struct err *e = (*k = malloc(sizeof **k + sizeof *(*k)->part * (size_t)n)) && done ? rt_buffer_uninit(to, mem, made, out) : no_room(sizeof **k);
+
+	if (e) {
+		free(*k);
+		rt_event_unref(done);
+		return e;
+	}
+	int64_t run = dtype_info[s->dtype].bytes, rows = 1;
+	int at = s->rank - 1;
+	for (; lies(s->layout, s->rank, at) != d; at--)
+		run *= s->dim[lies(s->layout, s->rank, at)];
+	for (int outer = 0; outer < at; outer++)
+		rows *= s->dim[lies(s->layout, s->rank, outer)];
+	run *= s->dim[d];
+	**k = (struct parts){ .rows = (size_t)rows, .run = (size_t)run, .step = (size_t)run * (size_t)all, .c = to->c, .done = done, .n = n };
+	(*out)->ready = rt_event_ref(done);
+	client_ref(to->c);
+	return NULL;
+}
+
+static void parts_when(struct rt_event *ready, struct parts *k)
+{
+	if (!rt_event_on_ready(ready, parts_ready, k))
+		parts_ready(no_room(sizeof(struct callback)), k);
+}
+
+struct err *rt_buffer_part(struct rt_buffer *b, int d, int i, int n, struct rt_device *to, struct rt_buffer **out)
+{
+	struct rt_shape s = b->shape;
+	struct parts *k;
+	struct store *from = store_to_copy(b);
+
+	if (!from)
+		return deleted_error(b);
+	s.dim[d] /= n;
+	struct err *e = parts_new(&s, d, n, 1, &s, b->mem, to, &k, out);
+	if (e) {
+		copied(from);
+		return e;
+	}
+	k->whole = from;
+	k->first = i;
+	k->part[0] = (*out)->st;
+	store_ref(k->part[0]);
+	parts_when(buffer_ready(b), k);
+	return NULL;
+}
+
+struct err *rt_buffer_join(struct rt_buffer *const *part, int d, int n, struct rt_device *to, struct rt_buffer **out)
+{
+	struct rt_shape s = part[0]->shape;
+	struct parts *k;
+	struct rt_event **ready = malloc(sizeof *ready * (size_t)n);
+
+	if (!ready)
+		return no_room(sizeof *ready * (size_t)n);
+	s.dim[d] *= n;
+	struct err *e = parts_new(&part[0]->shape, d, n, n, &s, part[0]->mem, to, &k, out);
+	if (!e) {
+		k->join = true;
+		k->whole = (*out)->st;
+		store_ref(k->whole);
+		for (int i = 0; i < n; i++) {
+			k->part[i] = buffer_store(part[i]);
+			ready[i] = rt_event_ref(buffer_ready(part[i]));
+		}
+		struct rt_event *all = rt_event_all(ready, n);
+		parts_when(all, k);
+		rt_event_unref(all);
+	}
+	free(ready);
+	return e;
 }
 
 struct err *rt_buffer_bitcast(struct rt_buffer *b, const struct rt_shape *s, struct rt_buffer **out)

@@ -39,7 +39,7 @@ static struct err *meet(void *v)
 	plan_table_use(&c->here);
 	c->plan = c->here;
 	coll_table_from(&c->table, c->plan.rule);
-	TRY(job_join(c, m->o->boot));
+	TRY(job_join(c, m->o));
 	return job_table(c);
 }
 
@@ -209,4 +209,5 @@ bool rt_client_runs(struct rt_client *c, char *text, size_t n)
 }
 
 int rt_client_ndev(const struct rt_client *c) { return c->ndev; }
+int rt_client_parts(const struct rt_client *c) { return c->parts; }
 struct rt_device *rt_client_device(const struct rt_client *c, int i) { return &c->dev[i]; }

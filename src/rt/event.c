@@ -174,3 +174,38 @@ bool rt_event_on_ready(struct rt_event *e, void (*fn)(struct err *error, void *u
 	fn(event_error(e), user);
 	return true;
 }
+
+struct all { struct rt_event *end; _Atomic(struct err *) err; _Atomic int left; };
+
+static void all_one(struct err *e, void *user)
+{
+	struct all *a = user;
+	struct err *none = NULL;
+
+	if (e && !atomic_compare_exchange_strong(&a->err, &none, e))
+		err_free(e);
+	if (atomic_fetch_sub(&a->left, 1) > 1)
+		return;
+	rt_event_set(a->end, atomic_load(&a->err));
+	rt_event_unref(a->end);
+	free(a);
+}
+
+struct rt_event *rt_event_all(struct rt_event **e, int n)
+{
+	struct all *a = malloc(sizeof *a);
+	struct rt_event *end = a ? rt_event_new() : NULL;
+
+	if (end) {
+		a->end = rt_event_ref(end);
+		atomic_init(&a->err, NULL);
+		atomic_init(&a->left, n);
+	} else
+		free(a);
+	for (int i = 0; i < n; i++) {
+		if (end && !rt_event_on_ready(e[i], all_one, a))
+			all_one(no_room(sizeof(struct callback)), a);
+		rt_event_unref(e[i]);
+	}
+	return end ? end : &event_none;
+}

@@ -114,6 +114,7 @@ struct side;                      /* one copy on a side lane */
 struct rt_client {
 	_Atomic int ref;
 	int ndev, process, nprocess;
+	int parts;                    /* devices that each one which was asked for is */
 	struct rt_device *dev;
 	struct sym_world *world;
 	pthread_mutex_t launch;       /* the launch lock */
@@ -159,7 +160,7 @@ static inline uint32_t device_bit(const struct rt_device *d) { return (uint32_t)
 /* --- job.c ------------------------------------------------------------------ */
 
 /* Learn who the processes of the job are, and what they have. */
-struct err *job_join(struct rt_client *c, const struct kv *boot);
+struct err *job_join(struct rt_client *c, const struct rt_opts *o);
 /* c->table and c->plan are this process'; afterwards those of process 0. */
 struct err *job_table(struct rt_client *c);
 /* Let the other processes know what x sends and receives, for messages. */
@@ -219,6 +220,7 @@ struct rt_buffer {
 	uint64_t mark, twice;         /* the last launch that was given it, and given it more than once; under the launch lock */
 	struct store *held; int nheld;            /* what external references show; also under lock */
 	struct store *late; struct callback then;            /* st of one that went before it was ready, until it is */
+	struct rt_buffer **twin; int ntwin;       /* the same on other devices: owned; also under lock */
 	struct rt_shape shape;
 };
 /* --- relief.c ------------------------------------------------------------------ */

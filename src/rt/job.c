@@ -13,7 +13,7 @@ enum { CARD = 0x44524352, ASK_MS = 300, MASK_WORDS = 16 };
 
 struct card {
 	uint32_t magic, version;
-	int32_t ndev, cores;
+	int32_t ndev, cores, parts;
 	char kind[80], boot[40], group[200];
 	uint64_t mask[MASK_WORDS];
 };
@@ -32,11 +32,11 @@ static void first_line(const char *path, char *out, size_t n)
 	fclose(f);
 }
 
-static void card_fill(struct card *k, int ndev)
+static void card_fill(struct card *k, int ndev, int parts)
 {
 	cpu_set_t set;
 
-	*k = (struct card){ .magic = CARD, .version = RONDO_VERSION, .ndev = ndev, .cores = cpu_get()->cores };
+	*k = (struct card){ .magic = CARD, .version = RONDO_VERSION, .ndev = ndev, .cores = cpu_get()->cores, .parts = parts };
 	snprintf(k->kind, sizeof k->kind, "%s", cpu_get()->name[0] ? cpu_get()->name : "cpu");
 	first_line("/proc/sys/kernel/random/boot_id", k->boot, sizeof k->boot);
 	first_line("/proc/self/cgroup", k->group, sizeof k->group);
@@ -95,8 +95,31 @@ static struct err *card_get(const struct kv *kv, int who, struct card *out)
 	return e;
 }
 
-struct err *job_join(struct rt_client *c, const struct kv *boot)
+/* Each device of the job becomes as many as make all parts together. */
+static struct err *deal(struct rt_client *c, struct card *card, int n, int parts)
 {
+	int ndev = 0;
+
+	c->parts = 1;
+	for (int i = 0; i < n; i++) {
+		ndev += card[i].ndev;
+		if (card[i].parts != parts)
+			return ERR(PRECONDITION, "setting 'RONDO_REPRO' is %d here, in process %d %d: all processes of a job must have the same", parts, i, card[i].parts);
+	}
+	if (!parts)
+		return NULL;
+	if (parts % ndev)
+		return ERR(INVALID, "setting 'RONDO_REPRO' is %d: as many parts cannot be dealt to %d devices, let it be a multiple of all numbers of devices that are to be compared", parts, ndev);
+	c->parts = parts / ndev;
+	c->ndev *= c->parts;
+	for (int i = 0; i < n; i++)
+		card[i].ndev *= c->parts;
+	return NULL;
+}
+
+struct err *job_join(struct rt_client *c, const struct rt_opts *o)
+{
+	const struct kv *boot = o->boot;
 	int n = boot ? boot->nprocess : 1, me = boot ? boot->process : 0, total = 0;
 	struct card *card = mem_alloc(sizeof *card * (size_t)n);
 	struct err *e = NULL;
@@ -105,7 +128,7 @@ struct err *job_join(struct rt_client *c, const struct kv *boot)
 	c->boot = boot;
 	c->process = me;
 	c->nprocess = n;
-	card_fill(&card[me], c->ndev);
+	card_fill(&card[me], c->ndev, o->parts);
 	if (boot) {
 		sym_here(boot);
 		snprintf(key, sizeof key, "card/%d", me);
@@ -114,6 +137,7 @@ struct err *job_join(struct rt_client *c, const struct kv *boot)
 			if (i != me)
 				TRY_GOTO(e, card_get(boot, i, &card[i]), out);
 	}
+	TRY_GOTO(e, deal(c, card, n, o->parts), out);
 	for (int i = 0; i < n; i++) {
 		total += card[i].ndev;
 		if (same_cores(&card[me], &card[i]) || i == me) {

@@ -22,6 +22,7 @@ struct rt_opts {
 	int ndev;                 /* devices of this process; 0 = RONDO_DEVICES, XLA's flag, else 1 */
 	/* How the processes of the job find each other; must live until rt_client_free.  NULL: this one is alone. */
 	const struct kv *boot;
+	int parts;                /* that all devices of the job are to be (RONDO_REPRO): each is several, side by side; 0: one each */
 };
 enum { RT_MOST_DEVICES = 1024 };         /* of one process; what RONDO_DEVICES accepts (conf.def) */
 /* Collective over the processes of boot: waits for all of them. */
@@ -34,6 +35,7 @@ bool rt_client_runs(struct rt_client *c, char *text, size_t n);
 /* The process ends and arrays may still be read: stops the threads and leaves the job, as if nobody had any array, but nothing is freed. */
 void rt_client_end(struct rt_client *c);
 int rt_client_ndev(const struct rt_client *c);             /* of this process */
+int rt_client_parts(const struct rt_client *c);            /* how many each device that was asked for is */
 struct rt_device *rt_client_device(const struct rt_client *c, int i);
 int rt_client_process(const struct rt_client *c);
 /* The devices of all processes, by global id: 0 .. rt_client_nplace - 1, by process, then as they lie in it. */
@@ -75,6 +77,8 @@ bool rt_event_wait_or(struct rt_event *e);                 /* until it is ready;
 /* The error of a launch is logged when the last event that holds it, or an error that comes of it, goes and nobody has
  * waited, looked, read an array, or asked: a callback by itself is no asking. */
 void rt_event_ask(struct rt_event *e);
+/* Ready when all n are, with the first error of these; the references are taken. */
+struct rt_event *rt_event_all(struct rt_event **e, int n);
 /* error: the callback's.  False: no memory, fn will not be called. */
 bool rt_event_on_ready(struct rt_event *e, void (*fn)(struct err *error, void *user), void *user);
 
@@ -104,6 +108,13 @@ struct rt_event *rt_buffer_read(struct rt_buffer *b, const struct layout *as, vo
 struct rt_event *rt_buffer_to_host(struct rt_buffer *b, int64_t off, int64_t n, void *dst);
 /* Asynchronous copy to another device or memory of this client. */
 struct err *rt_buffer_copy(struct rt_buffer *b, struct rt_device *d, int mem, struct rt_buffer **out);
+/* An array in n parts, side by side along dimension d: part i of b, and the array of parts that nobody else has.  Asynchronous copies, to device `to`. */
+struct err *rt_buffer_part(struct rt_buffer *b, int d, int i, int n, struct rt_device *to, struct rt_buffer **out);
+struct err *rt_buffer_join(struct rt_buffer *const *part, int d, int n, struct rt_device *to, struct rt_buffer **out);
+/* Arrays of other devices that are the same, which go when it goes or is deleted: `others`, n of them, are taken; false: it has some already.  The i-th
+ * one: a new reference; NULL: there is none, or it has been donated. */
+bool rt_buffer_twins(struct rt_buffer *b, struct rt_buffer *const *others, int n);
+struct rt_buffer *rt_buffer_twin(struct rt_buffer *b, int i);
 void rt_buffer_delete(struct rt_buffer *b);                /* storage goes when its last use ends; idempotent */
 bool rt_buffer_deleted(const struct rt_buffer *b);         /* also after donation */
 /* Host address of the storage, once ready; NULL on devices whose memory the host cannot touch. */

@@ -327,8 +327,8 @@ static struct err *work(struct job *j, int *status)
 {
 	struct pass_opts o;
 	int64_t n = 0, times = 1;
-	j->np = MAX(j->m->num_partitions, 1);
 	TRY(source_opts(tier, NULL, hosts, j->m, &o));
+	j->np = o.ndev;
 	TRY(arg_int("devices", devices, 1, RT_MOST_DEVICES, &n));
 	TRY(arg_int("repeat", repeat, 1, 1000000, &times));
 	if (devices && n < j->np)
@@ -368,7 +368,7 @@ struct err *run_check(const char *text, enum lower_tier t, double *run_s)
 	TRY(read_job(&j, &j.m));
 	struct err *e = source_opts(NULL, NULL, NULL, j.m, &o);
 	o.tier = t;
-	j.np = j.ndev = MAX(j.m->num_partitions, 1);
+	j.np = j.ndev = o.ndev;
 	arrays_of(j.m, j.np, &j.arg, &j.narg, &j.res, &j.nres);
 	arrays_of(j.m, j.np, &arg, &narg, &want, &nres);
 	if (!e)

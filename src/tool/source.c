@@ -140,6 +140,10 @@ struct err *source_opts(const char *tier, const char *devices, const char *hosts
 	pass_opts_from_conf(o);
 	TRY(plan_table_get(&table));
 	TRY(arg_int("devices", devices, 1, MOST_DEVICES, &n));
+	if (m) {
+		TRY(pass_repro_parts(m, (int)n, &o->parts));
+		n *= o->parts;
+	}
 	TRY(arg_int("hosts", hosts, 1, n, &nhost));
 	if (n % nhost)
 		return ERR(INVALID, "option '--hosts' is '%s', which does not divide %ld devices", hosts, (long)n);

@@ -80,6 +80,7 @@ def run(program=PROGRAM, limited=False, **env):
     ("EXPLAIN", "/nowhere/at/all.txt", "cannot be written: No such file"),
     ("CACHE", "/proc/nowhere", "compiled programs are not kept"),
     ("GEN_PATH", "/nowhere/gen.so", "reference kernels run instead"),
+    ("REPRO", "yes", "cannot be 'yes', which is ignored: 0..1024"),
     ("PROCESSES", "two", "cannot be 'two', which is ignored: 0..65536"),
     ("RENDEZVOUS", "nonsense", "which is ignored: tcp://host:port, or a folder"),
     ("RENDEZVOUS", "tcp://host:1234", "this process joins no others: a JAX program does by jax.distributed.initialize()"),

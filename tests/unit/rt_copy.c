@@ -1,4 +1,4 @@
-/* Copies to the host beside launches that donate what is copied, and beside the end of the client. */
+/* Copies to the host beside launches that donate what is copied, and beside the end of the client; arrays in parts. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -236,9 +236,86 @@ static void closed(void **state)
 	free(r);
 }
 
+/* --- arrays in parts ------------------------------------------------------------------------ */
+
+/* An array of these extents, in layout l, cut into n along d and put together: both as indices say. */
+static void cut(const int64_t *dim, const struct layout *l, int d, int n)
+{
+	struct rt_shape s = { DT_f32, 3, { dim[0], dim[1], dim[2] }, l };
+	int64_t all = dim[0] * dim[1] * dim[2], part[3] = { dim[0], dim[1], dim[2] };
+	float *v = malloc((size_t)all * 4), *r = malloc((size_t)all * 4);
+	struct rt_buffer *b, *p[4], *whole;
+
+	part[d] /= n;
+	for (int64_t i = 0; i < all; i++)
+		v[i] = (float)i;
+	ok(rt_buffer_from_host(rt_client_device(cl, 0), 0, &s, v, NULL, &b));
+	for (int k = 0; k < n; k++) {
+		ok(rt_buffer_part(b, d, k, n, rt_client_device(cl, 0), &p[k]));
+		struct rt_event *e = rt_buffer_read(p[k], NULL, r);
+		ok(rt_event_wait(e));
+		rt_event_unref(e);
+		for (int64_t i = 0; i < all / n; i++) {
+			int64_t at[3] = { i / part[2] / part[1], i / part[2] % part[1], i % part[2] };
+			at[d] += k * part[d];
+			assert_true(r[i] == (float)((at[0] * dim[1] + at[1]) * dim[2] + at[2]));
+		}
+	}
+	rt_buffer_unref(b);
+	ok(rt_buffer_join(p, d, n, rt_client_device(cl, 0), &whole));
+	for (int k = 0; k < n; k++)
+		rt_buffer_unref(p[k]);
+	assert_memory_equal(rt_buffer_shape(whole)->dim, dim, sizeof s.dim[0] * 3);
+	assert_ptr_equal(rt_buffer_shape(whole)->layout, l);
+	struct rt_event *e = rt_buffer_read(whole, NULL, r);
+	ok(rt_event_wait(e));
+	rt_event_unref(e);
+	assert_memory_equal(r, v, (size_t)all * 4);
+	rt_buffer_unref(whole);
+	free(v);
+	free(r);
+}
+
+static void in_parts(void **state)
+{
+	const struct layout *turned;
+	struct rt_shape s = { DT_f32, 1, { 4 } };
+
+	assert_true(layout_new(3, (int64_t[]){ 1, 0, 2 }, &turned));
+	for (int d = 0; d < 3; d++) {
+		cut((int64_t[]){ 4, 8, 12 }, NULL, d, 4);
+		cut((int64_t[]){ 4, 8, 12 }, turned, d, 2);
+	}
+	cut((int64_t[]){ 64, 64, 128 }, NULL, 1, 2);                  /* beside who asks */
+	cut((int64_t[]){ 2, 0, 3 }, NULL, 0, 2);
+
+	/* An error of a part is the whole's. */
+	struct rt_buffer *p[2] = { vec(0, 4, (float[4]){ 0 }), rt_buffer_error(rt_client_device(cl, 0), 0, &s, ERR(INTERNAL, "no second part")) }, *b;
+	ok(rt_buffer_join(p, 0, 2, rt_client_device(cl, 0), &b));
+	struct err *e = rt_event_wait(rt_buffer_ready(b));
+	assert_string_equal(e->msg, "no second part");
+	err_free(e);
+	rt_buffer_unref(b);
+	rt_buffer_unref(p[1]);
+
+	/* Twins are found until who has them is gone. */
+	ok(rt_buffer_copy(p[0], rt_client_device(cl, 0), 0, &b));
+	assert_null(rt_buffer_twin(p[0], 0));
+	assert_true(rt_buffer_twins(p[0], &b, 1));
+	assert_false(rt_buffer_twins(p[0], &b, 1));
+	struct rt_buffer *t = rt_buffer_twin(p[0], 0);
+	assert_ptr_equal(t, b);
+	assert_null(rt_buffer_twin(p[0], 1));
+	rt_buffer_delete(t);
+	assert_null(rt_buffer_twin(p[0], 0));
+	rt_buffer_unref(t);
+	rt_buffer_delete(p[0]);
+	rt_buffer_unref(p[0]);
+}
+
 int main(void)
 {
-	const struct CMUnitTest t[] = { cmocka_unit_test(torn), cmocka_unit_test(overtaken), cmocka_unit_test(closed) };
+	const struct CMUnitTest t[] = { cmocka_unit_test(torn), cmocka_unit_test(overtaken), cmocka_unit_test(closed), cmocka_unit_test(in_parts) };
 
 	return cmocka_run_group_tests(t, setup, teardown);
 }
