@@ -242,7 +242,7 @@ static ir_val attention(struct rewrite *w, const struct ir_op *o, const ir_val *
 	ir_val v = ir_emit_raw(&w->b, o->kind, o->nin, x, o->nout, type, &f, 1);
 	for (int k = 0; k < r->nres; k++, v++) {
 		ir_val y = o->out + (ir_val)k;
-		w->map[y] = l.out[k] == HALF && w->live[y] ? shared(&w->b, r, v, ring_own_result_dim(w->m, fn, r, k), spmd_shared(s->o->record, w->m, o, SPMD_RETURNED, k)) : v;
+		w->map[y] = l.out[k] == HALF && w->live[y] & 1 ? shared(&w->b, r, v, ring_own_result_dim(w->m, fn, r, k), spmd_shared(s->o->record, w->m, o, SPMD_RETURNED, k)) : v;
 	}
 	return REWRITE_MAPPED;
 }
