@@ -17,8 +17,6 @@ enum { PARTS = 4, MANY = 32, MOST = 128, LEAST = 64 };
 #define FAST 0.005
 #define SURE 4
 
-static bool forced(void) { return !strcmp(conf_str(CONF_ATTENTION), "on"); }
-
 /* Has v the same elements on all members of a row?  It follows from constants and from what is gathered from all of them. */
 static bool same_for_all(const struct ir_module *m, const struct ir_fn *fn, ir_group g, ir_val v, int depth)
 {
@@ -152,7 +150,7 @@ static bool pays(struct look *l)
 		for (int b = 0; b < all; b++)
 			w[i / parts].half[i % parts * 2 / parts] += seen[i * all + b] ? cell : 0;
 	double gain = longest(l, w, false) - longest(l, w, true), takes = price(l);
-	bool good = gain > (forced() ? 0 : (l->far ? SURE : 1) * takes);
+	bool good = gain > (ring_small_too() ? 0 : (l->far ? SURE : 1) * takes);
 	struct ring_said *said = ring_said(l->o, l->m, r);
 	if (said) {
 		said->busy = busiest(l, w, false);
@@ -174,7 +172,7 @@ static bool look(struct look *l, struct ring *r, int i)
 	l->g = &l->m->group.p[r->group];
 	l->own = ir_vtype(l->m, l->fn, ir_in(l->fn, r->att, main))->dim[ring_own_dim(l->m, l->fn, r, main)];
 	l->far = plan_groups_of(&l->o->plan, l->g->nrow, l->g->ncol, l->g->id).hosts > 1;
-	return l->own % 2 == 0 && l->own > 0 && r->members <= MOST && (l->own / 2 >= LEAST || forced()) && r->att->kind != IR_attention_grad_add && find_own(l) && pays(l);
+	return l->own % 2 == 0 && l->own > 0 && r->members <= MOST && (l->own / 2 >= LEAST || ring_small_too()) && r->att->kind != IR_attention_grad_add && find_own(l) && pays(l);
 }
 
 /* --- the halves ------------------------------------------------------------------------------- */
@@ -242,7 +240,7 @@ static ir_val attention(struct rewrite *w, const struct ir_op *o, const ir_val *
 	ir_val v = ir_emit_raw(&w->b, o->kind, o->nin, x, o->nout, type, &f, 1);
 	for (int k = 0; k < r->nres; k++, v++) {
 		ir_val y = o->out + (ir_val)k;
-		w->map[y] = l.out[k] == HALF && w->live[y] ? shared(&w->b, r, v, ring_own_result_dim(w->m, fn, r, k), spmd_shared(s->o->record, w->m, o, SPMD_RETURNED, k)) : v;
+		w->map[y] = l.out[k] == HALF && w->live[y] & 1 ? shared(&w->b, r, v, ring_own_result_dim(w->m, fn, r, k), spmd_shared(s->o->record, w->m, o, SPMD_RETURNED, k)) : v;
 	}
 	return REWRITE_MAPPED;
 }

@@ -15,7 +15,7 @@ struct rewrite {
 	const struct ir_fn *from;
 	struct ir_b b;           /* b.fn is the new function */
 	ir_val *map;             /* old value -> new */
-	const uint8_t *live;     /* per old value */
+	const uint8_t *live;     /* per old value: 1, it is read; 2, another result of its op may be */
 	struct arena *a;         /* reset after each function */
 	void *user;
 };

@@ -38,6 +38,8 @@ struct ring {
 bool ring_find(const struct ir_module *m, const struct ir_fn *fn, int i, struct ring *r);
 /* Has a program any at all? */
 bool ring_any(const struct ir_module *m);
+/* Shall even what gains nothing be done?  RONDO_ATTENTION says so. */
+bool ring_small_too(void);
 /* The operand that the second parameter of the score function is. */
 uint32_t ring_first_extra(const struct ring *r);
 /* Op gives way as well; of its operands' chains. */

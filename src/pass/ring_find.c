@@ -108,6 +108,8 @@ void ring_take(struct ring *r, int op)
 	r->op[k] = op;
 }
 
+bool ring_small_too(void) { return !strcmp(conf_str(CONF_ATTENTION), "on"); }
+
 bool ring_any(const struct ir_module *m) { return pass_has(m, IR_all_gather) && (pass_has(m, IR_attention) || pass_has(m, IR_attention_grad)); }
 
 bool ring_find(const struct ir_module *m, const struct ir_fn *fn, int i, struct ring *r)

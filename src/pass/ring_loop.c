@@ -8,14 +8,16 @@
  * memory (lower/loan.c). */
 #include "ring.h"
 
-/* Rows of a device, and devices: of fewer the blocks that go round, the sums of two turns, are no less than all of them. */
-enum { LEAST = 256, DEVICES = 4 };
+/* Rows of a device, and devices: of fewer the blocks that go round, the sums of two turns, are no less than all of them.  A turn of fewer rows than WORTH takes
+ * up to a quarter longer than its share of all at once, which is little memory up to so many. */
+enum { LEAST = 256, DEVICES = 4, WORTH = 1024, LITTLE = 16384 };
 
 bool ring_loops(const struct pass_opts *o, struct arena *a, const struct ir_module *m, const struct ir_fn *fn, struct ring *r)
 {
 	const struct ir_group_info *i = &m->group.p[r->group];
 	bool own = r->att->kind == IR_attention_grad || (r->att->kind == IR_attention_grad_add && r->side == RING_QUERIES);
-	if (!own || r->members < DEVICES || r->len < LEAST || plan_groups_of(&o->plan, i->nrow, i->ncol, i->id).hosts > 1)
+	bool pays = r->len >= WORTH || r->len * r->members >= LITTLE || ring_small_too();
+	if (!own || r->members < DEVICES || r->len < LEAST || !pays || plan_groups_of(&o->plan, i->nrow, i->ncol, i->id).hosts > 1)
 		return false;
 	ring_reach(a, m, fn, r, 1);
 	return true;

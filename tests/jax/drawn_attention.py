@@ -53,20 +53,24 @@ def drawn(rng):
     t, d = pick(64, 96, 128, 256) if many else pick(64, 96, 256, 1024, 1024, 1040, 1280, 2048), pick(8, 16, 64)
     s = t if causal_ or rng.integers(3) else pick(64, 128, 384) if many else pick(64, 1024, 1536)
     b, (h, kv) = 32 if many else pick(1, 2), pick((1, 1), (2, 2), (4, 2), (4, 1))
-    dtype, extra, again = pick(f32, f32, bf16), pick("", "", "segments", "bias", "lengths"), rng.integers(2)
+    dtype, again = pick(f32, f32, bf16), rng.integers(2)
+    extra, cap = pick("", "", "segments", "bias", "lengths", "positions", "keep", "sinks", "dropout"), rng.integers(5) == 0
     mesh, seq, batch = pick(({"x": 4}, "x", None), ({"x": 2, "y": 2}, "x", "y" if b > 1 else None), ({"x": 2, "y": 2}, ("x", "y"), None), ({"x": 2, "y": 2}, "y", None),
-                            ({"x": 2}, "x", None))
+                            ({"x": 2}, "x", None), *(({"x": 3}, "x", None),) * (t % 3 == s % 3 == 0))
     shape = lambda n, heads: (b, heads, n, d) if first else (b, n, heads, d)
     lay = lambda dims: P(dims[0], None, dims[1]) if first else P(dims[0], dims[1])
     specs = [lay((batch, seq)), lay((batch, seq)), lay((batch, seq)), pick(lay((batch, seq)), None)]
     args = [(rng.standard_normal(shape(n, heads)) * 2 ** rng.uniform(-1, 1)).astype(np.float32) for n, heads in ((t, h), (s, kv), (s, kv))]
-    more = {"": [], "segments": [np.sort(rng.integers(0, 4, (b, n))).astype(np.int32) for n in (t, s)], "bias": [rng.standard_normal((h, 1, s)).astype(np.float32)],
+    more = {"": [], "positions": [rng.permutation(n).astype(np.int32) for n in (t, s)], "keep": [rng.random((1, t, s)) < 0.8], "sinks": [rng.standard_normal(h).astype(np.float32)],
+            "dropout": [rng.random((h, t, s)) < 0.8], "segments": [np.sort(rng.integers(0, 4, (b, n))).astype(np.int32) for n in (t, s)], "bias": [rng.standard_normal((h, 1, s)).astype(np.float32)],
             "lengths": [rng.integers(np.isinf(fill), s + 1, b).astype(np.int32) * (rng.integers(4, size=b) > 0 if np.isfinite(fill) else 1)]}[extra]
 
     def f(q, k, v, *m):
         k, v = (jnp.repeat(x, h // kv, 1 if first else 2) for x in (k, v))
         x = jnp.einsum("bhtd,bhsd->bhts" if first else "bthd,bshd->bhts", q, k, preferred_element_type=f32) / d ** 0.5
         i, j = jnp.arange(t)[:, None], jnp.arange(s)[None]
+        if cap:
+            x = 4 * jnp.tanh(x / 4)
         if extra == "bias":
             x = x + m[0]
         keep = (i >= j if causal_ else i >= 0) & (abs(i - j) < window if window and t == s else True)
@@ -74,10 +78,18 @@ def drawn(rng):
             keep = keep & (m[0][:, None, :, None] == m[0][:, None, None])
         if extra == "lengths":
             keep = keep & (j < m[0][:, None, None, None]) | (j == (0 if np.isinf(fill) else -1))
-        p = jax.nn.softmax(jnp.where(keep, x, fill), -1).astype(v.dtype)
+        if extra == "positions":
+            keep = keep & (m[0][:, None] >= m[1]) | (j == 0)
+        if extra == "keep":
+            keep = keep & m[0] | (j == 0)
+        x = jnp.where(keep, x, fill)
+        if extra == "sinks":
+            x = jnp.concatenate([x, jnp.broadcast_to(m[0][:, None, None], (*x.shape[:3], 1))], -1)
+        p = jax.nn.softmax(x, -1)[..., :s]
+        p = (jnp.where(m[0], p / 0.8, 0) if extra == "dropout" else p).astype(v.dtype)
         return jnp.einsum("bhts,bhsd->bhtd" if first else "bhts,bshd->bthd", p, v)
 
     deep = t == s and rng.integers(4) == 0
     g = (lambda q, k, v, *m: f(f(q, k, v, *m), k * 2, v + 1, *m)) if deep else f
-    text = f"{t=} {s=} {d=} {b=} {h=} {kv=} {dtype.dtype.name} {extra=} {causal_=} {window=} {fill=} {first=} {again=} {deep=} {mesh} {specs}"
+    text = f"{t=} {s=} {d=} {b=} {h=} {kv=} {dtype.dtype.name} {extra=} {cap=} {causal_=} {window=} {fill=} {first=} {again=} {deep=} {mesh} {specs}"
     return text, jax.checkpoint(g) if again else g, [a.astype(dtype) for a in args] + more, mesh, specs

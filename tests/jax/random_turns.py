@@ -393,7 +393,7 @@ HOW = {"loops": Loops, "rings": Rings}
 
 
 def rondo(*args):
-    done = subprocess.run([str(RONDO), *map(str, args)], capture_output=True, text=True, timeout=300, env={**os.environ, "RONDO_CHECK": "1"})
+    done = subprocess.run([str(RONDO), *map(str, args)], capture_output=True, text=True, timeout=300, env={**os.environ, "RONDO_CHECK": "1", "RONDO_ATTENTION": "on"})
     return done.returncode, done.stdout + done.stderr + (f"ended by signal {-done.returncode}" if done.returncode < 0 else "")
 
 
