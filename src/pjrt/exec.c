@@ -120,6 +120,7 @@ static struct err *devices_of(const struct pjrt_client *c, struct pjrt_options *
 }
 
 static void drop_exec(void *x) { rt_exec_unref(x); }
+static void drop_prog(void *p) { prog_free(p); }
 
 /* The runtime's devices for those of the assignment, of which each is `parts` positions of the program. */
 static int *positions(const struct pjrt_client *c, const struct pjrt_options *o, int parts)
@@ -149,13 +150,14 @@ static struct err *exec_new(struct pjrt_client *c, struct prog *p, const struct 
 			return e;
 		}
 	pjrt_custom_resolve(p);
-	struct rt_exec *rx;
+	struct mem_undo u;
+	mem_undo(&u, drop_prog, p);
 	int *dev = positions(c, o, parts);
+	mem_done(&u);
+	struct rt_exec *rx;
 	struct err *e = rt_exec_new(c->rt, p, dev, &rx);
 	free(dev);
 	TRY(e);
-
-	struct mem_undo u;
 	mem_undo(&u, drop_exec, rx);
 	struct pjrt_exec *x = mem_alloc(sizeof *x);
 	atomic_init(&x->refs, 1);
