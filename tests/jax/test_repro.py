@@ -24,9 +24,9 @@ def of_eight():
 
 
 @pytest.mark.parametrize("processes, devices, env", [
-    (1, 1, {}), (1, 4, {}), (2, 2, {}), (4, 1, {}),
+    (1, 1, {}), (4, 1, {}),
     (1, 2, {"RONDO_CORES": "24"}),             # two workers each
-    (2, 1, {"RONDO_TRANSPORT": "tcp"})])       # as on two hosts
+    *(pytest.param(*how, marks=pytest.mark.many) for how in ((1, 4, {}), (2, 2, {}), (2, 1, {"RONDO_TRANSPORT": "tcp"})))])       # tcp: as on two hosts
 def test_bits(of_eight, processes, devices, env):
     got = bits(processes, devices, **env)
     assert got == [line for line in of_eight if processes * devices > 1 or not line.startswith("bits2")]
