@@ -21,7 +21,7 @@ WHAT = {
     "docs/devices.md": "commands",
     "docs/explain.md": "commands commands",
     "docs/ir.md": "module grammar axes",
-    "docs/long-context.md": "python formula commands",
+    "docs/long-context.md": "python formula commands commands",
     "docs/plan.md": "commands table",
     "docs/processes.md": "commands message",
     "docs/profile.md": "commands python",
@@ -115,13 +115,15 @@ def commands(block, here):
     for line in block:
         line = re.sub(r"\s+#.*", "", " " + line).strip()
         line = line.replace("--hosts a:4,b:4", "--hosts localhost:4,127.0.0.1:4")           # there are no others
-        short = next((how for what, how in SHORT.items() if f"{line} ".startswith(f"{what} ")), "")
-        if not line or short is None or (line.startswith("scripts/") and not (ROOT / ".venv/.plugin").exists()):
+        command = re.sub(r"^([A-Z_]+=\S+ )+", "", line)           # behind its settings
+        short = next((how for what, how in SHORT.items() if f"{command} ".startswith(f"{what} ")), "")
+        script = command.startswith("scripts/")
+        if not line or short is None or (script and not (ROOT / ".venv/.plugin").exists()):
             continue                                            # scripts would make a .venv first
         env = {k: v for k, v in os.environ.items() if not k.startswith(("RONDO_", "XLA_", "JAX_")) or k == "RONDO_LIBRARY"}
         env |= {"PATH": f"{here}/.venv/bin:{os.environ['PATH']}", "RONDO_PYTHON": sys.executable, "RONDO_CACHE": str(here / "cache"), "JAX_PLATFORMS": "rondo,cpu",
                 "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
-        r = subprocess.run(["bash", "-c", f"{line} {short.format(here=here, root=ROOT)}"], cwd=ROOT if line.startswith("scripts/") else here, env=env, capture_output=True, text=True, timeout=600)
+        r = subprocess.run(["bash", "-c", f"{line} {short.format(here=here, root=ROOT)}"], cwd=ROOT if script else here, env=env, capture_output=True, text=True, timeout=600)
         # bench machine stores nothing, and says so, where the machine is not quiet
         assert r.returncode == 0 or (line.endswith("bench machine") and "not quiet" in r.stderr), f"{line}\n{r.stdout}\n{r.stderr}"
 
