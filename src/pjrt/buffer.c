@@ -1,5 +1,8 @@
 /* Buffers: those of the runtime. */
+#include <time.h>
+
 #include "impl.h"
+#include "pjrt.h"
 
 /* l: NULL is row-major.  The inner struct_size may be garbage, so it is not read. */
 static struct err *read_layout(const struct pjrt_layout *l, size_t rank, const char *what, const struct layout **out)
@@ -237,15 +240,21 @@ static struct err *await(struct rt_buffer *b)
 	return rt_event_ready(e) ? rt_event_error(e) : rt_event_wait(e);
 }
 
-/* Where it lies, or will: the caller may hold what a callback waits for that it is made behind. */
+/* Where it lies, or will, which is known when its program begins: the caller may hold what a callback waits for that it is made behind. */
 struct err *pjrt_Buffer_UnsafePointer(struct pjrt_Buffer_UnsafePointer *a)
 {
+	enum { MOST_S = 5 };
 	struct rt_event *e = rt_buffer_ready(a->buffer);
-	if (rt_event_ready(e))
+	uint64_t at = 0;
+
+	for (double t = clock_s(); !rt_event_ready(e) && !(at = rt_buffer_addr(a->buffer));) {
+		if (rondo_calling() && clock_s() - t > MOST_S)
+			return ERR(UNAVAILABLE, "where this array will lie is not known before its program begins, which waits for a host callback, as that may for this call: call block_until_ready() first");
+		nanosleep(&(struct timespec){ 0, 50000 }, NULL);
+	}
+	if (!at)
 		TRY(rt_event_error(e));
-	else if (!rt_buffer_addr(a->buffer))
-		TRY(await(a->buffer));
-	a->buffer_pointer = (uintptr_t)rt_buffer_addr(a->buffer);
+	a->buffer_pointer = (uintptr_t)(at ? at : rt_buffer_addr(a->buffer));
 	return NULL;
 }
 
