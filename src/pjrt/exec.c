@@ -402,15 +402,11 @@ struct err *pjrt_LoadedExecutable_IsDeleted(struct pjrt_LoadedExecutable_IsDelet
 
 /* --- execute --------------------------------------------------------------- */
 
-static atomic_llong calling;
-
-__attribute__((visibility("default"))) int64_t rondo_calling(void) { return atomic_load(&calling); }
-
 static void run_ended(struct err *e, void *exec)
 {
 	err_free(e);
 	exec_unref(exec);
-	atomic_fetch_sub(&calling, 1);
+	pjrt_calls(-1);
 }
 
 struct err *pjrt_LoadedExecutable_Execute(struct pjrt_LoadedExecutable_Execute *a)
@@ -450,7 +446,7 @@ struct err *pjrt_LoadedExecutable_Execute(struct pjrt_LoadedExecutable_Execute *
 			memcpy(a->output_lists[d], out + d * nres, nres * sizeof *out);
 		if (x->python) {        /* its Python functions are kept until the run has ended */
 			atomic_fetch_add(&x->refs, 1);
-			atomic_fetch_add(&calling, 1);
+			pjrt_calls(1);
 			if (!rt_event_on_ready(done[d], run_ended, x))
 				run_ended(rt_event_wait(done[d]), x);
 			rt_event_ask(done[d]);  /* and what they raise, JAX has told */

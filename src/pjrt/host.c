@@ -162,6 +162,11 @@ void pjrt_custom_resolve(const struct prog *p)
 			fn(p->custom[i].target);
 }
 
+static atomic_llong called_runs;
+
+void pjrt_calls(int change) { atomic_fetch_add(&called_runs, change); }
+EXPORT int64_t rondo_calling(void) { return atomic_load(&called_runs); }
+
 bool pjrt_custom_count(const struct prog *p, int change)
 {
 	rondo_count *fn = atomic_load(&count);

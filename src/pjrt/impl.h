@@ -133,6 +133,7 @@ void pjrt_custom_resolve(const struct prog *p);
 bool pjrt_custom_of_parts(const char *target);
 /* Count an executable's Python functions up or down; true if it has any. */
 bool pjrt_custom_count(const struct prog *p, int change);
+void pjrt_calls(int change);          /* so many more runs of programs that call Python are under way */
 
 /* Every member of the table. */
 void pjrt_Error_Destroy(struct pjrt_Error_Destroy *a);
