@@ -474,6 +474,14 @@ static struct err *copy_now(const struct copy *k)
 	return NULL;
 }
 
+/* A copy has ended, and gives back what it had of both. */
+static void over(struct rt_event *done, struct err *e, struct rt_client *c)
+{
+	rt_event_set(done, e);
+	rt_event_unref(done);
+	client_unref(c);
+}
+
 static void copy_do(void *user)
 {
 	struct copy *k = user;
@@ -482,9 +490,7 @@ static void copy_do(void *user)
 		k->err = copy_now(k);
 	copied(k->src);
 	store_unref(k->dst);
-	rt_event_set(k->done, k->err);
-	rt_event_unref(k->done);
-	client_unref(k->c);
+	over(k->done, k->err, k->c);
 	free(k);
 }
 
@@ -620,9 +626,7 @@ static void parts_do(void *user)
 		store_unref(k->whole);
 	else
 		copied(k->whole);
-	rt_event_set(k->done, k->err);
-	rt_event_unref(k->done);
-	client_unref(k->c);
+	over(k->done, k->err, k->c);
 	free(k);
 }
 
