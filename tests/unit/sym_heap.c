@@ -161,6 +161,13 @@ static void limits(void **state)
 	assert_int_equal(s.largest, 600000);
 	sym_heap_clear_stats(h);
 	assert_int_equal(sym_heap_stats(h).peak, 0);
+	/* To the byte: what was in use at most is what was in use then. */
+	assert_null(sym_alloc(h, 1000, NULL, -1, &a));
+	s = sym_heap_stats(h);
+	assert_true(s.in_use >= 1000);
+	assert_int_equal(s.peak, s.in_use);
+	sym_free(a);
+	assert_int_equal(sym_heap_stats(h).peak, s.in_use);
 	sym_close(t);
 }
 
