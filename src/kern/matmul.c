@@ -4,7 +4,7 @@
  * block of columns and packs its part of rhs into panels of NR columns that stay in L2 (where several tiles share the
  * columns, phase 0 packs rhs for all); panels of MR rows of lhs are packed as they are needed and stay near while all
  * columns pass by.  A lhs that is dear to pack, or would be packed many times, is packed once, in phase 0; the
- * micro-kernel for tiles has the next panel fetched while it works on one, since memory beyond L2 is slow (measured: 30 GB/s
+ * micro-kernel has the next panel fetched while it works on one, since memory beyond L2 is slow (measured: 30 GB/s
  * for each core, whether read or first written, of 180 from L2) and not waiting for it is most of what can be won.  Whatever the order of dimensions,
  * only packing sees it: rows, columns, contraction and batch are offset tables.  An element's sum runs over k in order,
  * in blocks that depend on the shape only, so bits do not depend on tiles or threads; chains of f32 are short (matmul_plan.c), since
@@ -195,20 +195,27 @@ static const char *lhs_panel(const struct matmul *p, const char *packed, int64_t
 	return packed + ((size_t)b * (size_t)p->npanel + (size_t)i) * p->panel + (size_t)(k0 * p->v->mr) * matmul_es(p);
 }
 
-/* What the next panel of lhs is made from, for the micro-kernel to fetch while nj panels of rhs pass by. */
+/* What the next panel of lhs is made from, or the panel itself, for the micro-kernel to fetch while nj panels of rhs pass by. */
 static struct matmul_ahead ahead_of(const struct matmul *p, const char *l, const char *packed, int64_t b, int64_t i, int64_t k0, int64_t kn, int64_t nj)
 {
 	const struct matmul_variant *v = p->v;
 	struct matmul_ahead h = { .rows = (int)((v->mr + nj - 1) / nj), .lines = kn };
-	if (!v->tiles || (p->lazy && !p->l_step))
+	if (p->lazy ? !v->tiles || !p->l_step : !v->tiles && !p->next)
 		return (struct matmul_ahead){ 0 };
 	if (p->lazy) {
 		h.row = l + (matmul_at(&p->l.batch, b) + matmul_at(&p->l.free, i * v->mr) + matmul_k(&p->l, k0)) * p->l.es;
 		h.stride = p->l_step * p->l.es;
-	} else {
-		h.row = lhs_panel(p, packed, b, i, k0);
-		h.stride = matmul_pad(kn, v->kstep) / v->kstep * 64;
+		return h;
 	}
+	h.row = lhs_panel(p, packed, b, i, k0);
+	if (v->tiles) {
+		h.stride = matmul_pad(kn, v->kstep) / v->kstep * 64;
+		return h;
+	}
+	int64_t steps = matmul_pad(kn, v->kstep) / v->kstep, each = MAX(1, (steps * v->kstep * v->mr * (int64_t)matmul_es(p) / 64 + nj - 1) / nj);
+	h.rows = (int)((each + steps - 1) / steps);
+	h.lines = (each + h.rows - 1) / h.rows;
+	h.stride = h.lines * 64;
 	return h;
 }
 
@@ -336,9 +343,15 @@ static void multiply_slabs(const struct matmul *p, struct at *w, int64_t o0, int
 		size_t bp = (size_t)(matmul_pad(kn, v->kstep) * v->nr) * matmul_es(p);
 		bool add = x > o0 || !begins(p, o0 / p->ko);
 		const char *row = w->rb + (matmul_k(&p->r, x) + w->n0) * p->r.es;
+		int64_t j = 0;
+		if (p->along && kn == MATMUL_ALONG && there) {
+			const char *a = lhs_panel(p, w->packed, w->b, 0, x);
+			v->along(&(struct matmul_part){ .a = a, .b = row, .ldb = p->ldb, .c = w->cbuf, .add = add, .rows = (int)w->mn, .panels = (int)there });
+			j = there;
+		}
 		if (there < nj)
 			matmul_pack_slab(v, &p->r, w->rb, w->n0 + there * v->nr, w->nn - there * v->nr, x, kn, next == kn, w->bbuf, bp);
-		for (int64_t j = 0; j < nj; j++) {
+		for (; j < nj; j++) {
 			struct matmul_part part = { .steps = steps, .chain = p->chain, .ldb = p->ldb, .add = add, .cols = (int)MIN(v->nr, w->nn - j * v->nr) };
 			part.b = j < there ? row + j * v->nr * p->r.es : w->bbuf + (size_t)(j - there) * bp;
 			if (there)

@@ -62,13 +62,14 @@ struct matmul_ahead { const char *row; int64_t stride, lines; int rows; };
  *   tiles of bf16: a [k/32][MR/16][16][32], b [k/32][NR/16][16][16][2]   (steps = k/32)
  *   tiles of i8:   a [k/64][MR/16][16][64], b [k/64][NR/16][16][16][4]   (steps = k/64)
  * rows, cols: so many of the result are wanted, others may be made in c, whose rows are of NR. */
+enum { MATMUL_ALONG = 8 };       /* rows of k that are read side by side, along whole rows of rhs */
 struct matmul_part {
 	int64_t steps, chain;           /* the sum of so many steps goes to c, since roundings add up along it: of f32 and pairs; others make one sum */
 	const char *a, *b;
 	int64_t lda, ldb;               /* bytes, where rows are read where they lie */
 	float *c;
 	bool add;                       /* to what is there */
-	int rows, cols;
+	int rows, cols, panels;         /* panels: of along; what it gives of them lies MR * NR numbers apart */
 	struct matmul_ahead next;
 };
 typedef void matmul_micro(const struct matmul_part *q);
@@ -82,6 +83,7 @@ struct matmul_variant {
 	bool (*best)(void);      /* is it the one to choose here, asked in order of the table */
 	matmul_micro *micro;
 	matmul_micro *in_place;  /* of all NR columns, b being rows of k where they lie; or NULL */
+	matmul_micro *along;     /* as in_place, of MATMUL_ALONG rows of k and some panels; or NULL */
 	matmul_micro *tall;      /* of no more rows than are wanted, a being rows where they lie; or NULL */
 	void (*begin)(void);     /* per thread and run, or NULL */
 	void (*end)(void);
@@ -110,5 +112,7 @@ static inline float matmul_load(enum dtype dt, const char *p)
 
 /* Tests: use this variant wherever its panel type allows; NULL = choose. */
 extern const struct matmul_variant *matmul_force;
+/* Tests: do what pays on some machines only (1), or do not (0); -1: as it is on this one. */
+extern int matmul_habits;
 
 #endif

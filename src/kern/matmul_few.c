@@ -24,44 +24,60 @@ INLINE __m512 load16(enum dtype dt, const char *row, int64_t at, __mmask16 m)
  * what is there; or, if there is one, acc and it are added to wide.  next, if it is not NULL, are 8 rows to fetch meanwhile, one after the other. */
 struct eight { const float *x; const char *const *row, *const *next; float *acc; bool first; double *wide; };
 
+/* Columns i .. of those of m; what stays the same is in registers: the compiler does not know that acc is none of it. */
 __attribute__((target("avx512f,avx512bw,avx512vl")))
-INLINE void eight_512_as(int64_t n, struct eight e, enum dtype dt)
+INLINE void eight_columns(int64_t i, __mmask16 m, const __m512 *x, const char *const *row, const struct eight *e, enum dtype dt)
 {
-	const float *x = e.x;
-	int row = 0, es = dt == DT_f32 ? 4 : 2, lines = 2 * es;
+	__m512 s = _mm512_mul_ps(x[0], load16(dt, row[0], i, m)), t = _mm512_mul_ps(x[4], load16(dt, row[4], i, m));
+#pragma GCC unroll 4
+	for (int j = 1; j < 4; j++) {
+		s = _mm512_fmadd_ps(x[j], load16(dt, row[j], i, m), s);
+		t = _mm512_fmadd_ps(x[4 + j], load16(dt, row[4 + j], i, m), t);
+	}
+	s = _mm512_add_ps(s, t);
+	if (!e->first)
+		s = _mm512_add_ps(_mm512_maskz_loadu_ps(m, e->acc + i), s);
+	if (!e->wide) {
+		_mm512_mask_storeu_ps(e->acc + i, m, s);
+		return;
+	}
+	__m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(s)), high = _mm512_cvtps_pd(_mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(s), 1)));
+	_mm512_mask_storeu_pd(e->wide + i, (__mmask8)m, _mm512_add_pd(_mm512_maskz_loadu_pd((__mmask8)m, e->wide + i), low));
+	_mm512_mask_storeu_pd(e->wide + i + 8, (__mmask8)(m >> 8), _mm512_add_pd(_mm512_maskz_loadu_pd((__mmask8)(m >> 8), e->wide + i + 8), high));
+}
+
+__attribute__((target("avx512f,avx512bw,avx512vl")))
+INLINE void eight_512_as(int64_t n, const struct eight *from, enum dtype dt)
+{
+	const struct eight e = *from;
+	__m512 x[8];
+	const char *row[8];
+	int at_row = 0, es = dt == DT_f32 ? 4 : 2, lines = 2 * es;
 	const char *at = e.next ? e.next[0] : NULL, *end = at + n * es;
-	for (int64_t i = 0; i < n; i += 16) {
-		__mmask16 m = n - i >= 16 ? 0xffff : (__mmask16)((1u << (n - i)) - 1);
+#pragma GCC unroll 8
+	for (int j = 0; j < 8; j++) {
+		x[j] = _mm512_set1_ps(e.x[j]);
+		row[j] = e.row[j];
+	}
+	int64_t i = 0;
+	for (; i + 16 <= n; i += 16) {
 		for (int j = 0; j < lines && at; j++, at += 64)
 			_mm_prefetch(at, _MM_HINT_T1);
 		if (at && at >= end) {
-			row++;
-			at = row < 8 ? e.next[row] : NULL;
+			at_row++;
+			at = at_row < 8 ? e.next[at_row] : NULL;
 			end = at + n * es;
 		}
-		__m512 s = _mm512_mul_ps(_mm512_set1_ps(x[0]), load16(dt, e.row[0], i, m)), t = _mm512_mul_ps(_mm512_set1_ps(x[4]), load16(dt, e.row[4], i, m));
-#pragma GCC unroll 4
-		for (int j = 1; j < 4; j++) {
-			s = _mm512_fmadd_ps(_mm512_set1_ps(x[j]), load16(dt, e.row[j], i, m), s);
-			t = _mm512_fmadd_ps(_mm512_set1_ps(x[4 + j]), load16(dt, e.row[4 + j], i, m), t);
-		}
-		s = _mm512_add_ps(s, t);
-		if (!e.first)
-			s = _mm512_add_ps(_mm512_maskz_loadu_ps(m, e.acc + i), s);
-		if (!e.wide) {
-			_mm512_mask_storeu_ps(e.acc + i, m, s);
-			continue;
-		}
-		__m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(s)), high = _mm512_cvtps_pd(_mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(s), 1)));
-		_mm512_mask_storeu_pd(e.wide + i, (__mmask8)m, _mm512_add_pd(_mm512_maskz_loadu_pd((__mmask8)m, e.wide + i), low));
-		_mm512_mask_storeu_pd(e.wide + i + 8, (__mmask8)(m >> 8), _mm512_add_pd(_mm512_maskz_loadu_pd((__mmask8)(m >> 8), e.wide + i + 8), high));
+		eight_columns(i, 0xffff, x, row, &e, dt);
 	}
+	if (i < n)
+		eight_columns(i, (__mmask16)((1u << (n - i)) - 1), x, row, &e, dt);
 }
 
 __attribute__((target("avx512f,avx512bw,avx512vl")))
 static void eight_512(int64_t n, const struct eight *e, enum dtype dt)
 {
-	BY_TYPE(eight_512_as, dt, n, *e);
+	BY_TYPE(eight_512_as, dt, n, e);
 }
 
 /* Whoever has AVX2 has F16C. */

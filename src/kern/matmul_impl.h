@@ -26,6 +26,8 @@ struct matmul {
 	bool ahead;                      /* what is read next of rhs, row by row, is asked for before */
 	bool in_place;                   /* its rows are read where they lie, ldb bytes apart */
 	int64_t ldb;
+	bool next;                       /* packed rows are asked for while those before are multiplied */
+	bool along;                      /* and so few rows of lhs that whole rows of it are read, MATMUL_ALONG at a time */
 	bool tall;                       /* few columns: rows of lhs are read where they lie */
 	int64_t together;                /* then: so many elements along k, and again so many elsewhere */
 	int64_t l_turn;                  /* few rows, 4 bytes an element, lie side by side, and the next of the contraction so far on; 0: not so */

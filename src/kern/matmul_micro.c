@@ -68,6 +68,31 @@ INLINE void f32_512_part(int R, int H, const struct matmul_part *q, int64_t lda,
 	}
 }
 
+/* MATMUL_ALONG rows of k, whole rows of b: memory is read fastest where few streams are long, and hardware fetches them by itself. */
+__attribute__((target("avx512f")))
+static void f32_512_along(const struct matmul_part *q)
+{
+	const float *a = (const float *)(const void *)q->a;
+	const char *b = q->b;
+	for (int64_t j = 0; j < 2 * q->panels; j++, b += 64) {
+		float *c = q->c + j / 2 * (M512 * N512) + j % 2 * 16;
+		__m512 y[MATMUL_ALONG];
+#pragma GCC unroll 8
+		for (int k = 0; k < MATMUL_ALONG; k++)
+			y[k] = _mm512_loadu_ps(b + k * q->ldb);
+		for (int i = 0; i < q->rows; i++, c += N512) {
+			__m512 s = _mm512_mul_ps(_mm512_set1_ps(a[i]), y[0]), t = _mm512_mul_ps(_mm512_set1_ps(a[i + 4 * M512]), y[4]);
+#pragma GCC unroll 4
+			for (int k = 1; k < 4; k++) {
+				s = _mm512_fmadd_ps(_mm512_set1_ps(a[i + k * M512]), y[k], s);
+				t = _mm512_fmadd_ps(_mm512_set1_ps(a[i + (4 + k) * M512]), y[4 + k], t);
+			}
+			s = _mm512_add_ps(s, t);
+			_mm512_storeu_ps(c, q->add ? _mm512_add_ps(_mm512_loadu_ps(c), s) : s);
+		}
+	}
+}
+
 /* A loop for each part of a panel that there may be: R0 .. R5 rows, or M. */
 #define ROWS(part, H, R0, R1, R2, R3, R4, R5, M, ...) \
 	(q->rows > R5 ? part(M, H, __VA_ARGS__) : q->rows > R4 ? part(R5, H, __VA_ARGS__) : q->rows > R3 ? part(R4, H, __VA_ARGS__) \
@@ -168,13 +193,14 @@ static void f32_model_in_place(const struct matmul_part *q) { f32_model_of(q, q-
 
 #define TARGET_BF16 __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
 
+/* Two rows of 32 become pairs of their first 16 columns, and, with 16 more, of the others. */
+#define PAIRS_LOW _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0)
+
 /* b: packed, or two rows a step, ldb bytes apart, which become pairs here: a permutation is free beside products. */
 TARGET_BF16 INLINE void bf16_512_part(int R, int H, bool there, const struct matmul_part *q, int64_t lda, int64_t ka, int64_t ldb)
 {
 	const char *a = q->a, *b = q->b, *at[3] = { a, a + 4 * lda, a + 8 * lda };
-	const __m512i lo = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3,
-	                                    34, 2, 33, 1, 32, 0);
-	const __m512i hi = _mm512_add_epi16(lo, _mm512_set1_epi16(16));
+	const __m512i lo = PAIRS_LOW, hi = _mm512_add_epi16(lo, _mm512_set1_epi16(16));
 	__m512 x[MBF][2];
 	if (q->add)
 		fetch_sums(q->c, R * NBF);
@@ -214,6 +240,36 @@ TARGET_BF16 INLINE void bf16_512_part(int R, int H, bool there, const struct mat
 			_mm512_storeu_ps(c, more ? _mm512_add_ps(_mm512_loadu_ps(c), x[i][0]) : x[i][0]);
 			if (H > 1)
 				_mm512_storeu_ps(c + 16, more ? _mm512_add_ps(_mm512_loadu_ps(c + 16), x[i][1]) : x[i][1]);
+		}
+	}
+}
+
+TARGET_BF16 static void bf16_512_along(const struct matmul_part *q)
+{
+	enum { STEPS = MATMUL_ALONG / 2 };
+	const char *b = q->b;
+	const __m512i lo = PAIRS_LOW, hi = _mm512_add_epi16(lo, _mm512_set1_epi16(16));
+	for (int64_t j = 0; j < q->panels; j++, b += 64) {
+		const char *a = q->a;
+		float *c = q->c + j * (MBF * NBF);
+		__m512bh y[STEPS][2];
+#pragma GCC unroll 4
+		for (int k = 0; k < STEPS; k++) {
+			__m512i b0 = _mm512_loadu_si512((const void *)(b + 2 * k * q->ldb)), b1 = _mm512_loadu_si512((const void *)(b + (2 * k + 1) * q->ldb));
+			y[k][0] = (__m512bh)_mm512_permutex2var_epi16(b0, lo, b1);
+			y[k][1] = (__m512bh)_mm512_permutex2var_epi16(b0, hi, b1);
+		}
+		for (int i = 0; i < q->rows; i++, a += 4, c += NBF) {
+			__m512 x0 = _mm512_setzero_ps(), x1 = x0;
+#pragma GCC unroll 4
+			for (int k = 0; k < STEPS; k++) {
+				int pair;
+				memcpy(&pair, a + 4 * MBF * k, sizeof pair);
+				x0 = _mm512_dpbf16_ps(x0, (__m512bh)_mm512_set1_epi32(pair), y[k][0]);
+				x1 = _mm512_dpbf16_ps(x1, (__m512bh)_mm512_set1_epi32(pair), y[k][1]);
+			}
+			_mm512_storeu_ps(c, q->add ? _mm512_add_ps(_mm512_loadu_ps(c), x0) : x0);
+			_mm512_storeu_ps(c + 16, q->add ? _mm512_add_ps(_mm512_loadu_ps(c + 16), x1) : x1);
 		}
 	}
 }
@@ -383,16 +439,16 @@ static void i8_model(const struct matmul_part *q)
 /* --- which run here --------------------------------------------------------------------- */
 
 const struct matmul_variant matmul_variant[] = {
-	{ "amx",          2, true,  32,   32,   32, micro_amx,    micro_always,    amx,          NULL,                NULL,          micro_tiles_begin, micro_tiles_end },
-	{ "avx512_bf16",  2, false, MBF,  NBF,  2,  micro_bf16,   micro_bf16_pays, bf16_512,     bf16_512_in_place,   bf16_512_tall, NULL,              NULL },
-	{ "avx512",       4, false, M512, N512, 1,  micro_avx512, micro_always,    f32_512,      f32_512_in_place,    f32_512_tall,  NULL,              NULL },
-	{ "avx2",         4, false, M256, N256, 1,  micro_avx2,   micro_always,    f32_256,      f32_256_in_place,    NULL,          NULL,              NULL },
-	{ "amx_i8",       1, true,  32,   32,   64, micro_amx_i8, micro_always,    amx_i8,       NULL,                NULL,          micro_tiles_begin, micro_tiles_end },
-	{ "avx512_vnni",  1, false, MI8,  NI8,  4,  micro_vnni,   micro_always,    i8_512,       NULL,                NULL,          NULL,              NULL },
-	{ "amx_model",    2, true,  32,   32,   32, micro_always, micro_never,     amx_model,    NULL,                NULL,          NULL,              NULL },
-	{ "bf16_model",   2, false, MBF,  NBF,  2,  micro_always, micro_never,     bf16_model,   bf16_model_in_place, NULL,          NULL,              NULL },
-	{ "f32_model",    4, false, M256, N256, 1,  micro_always, micro_never,     f32_model,    f32_model_in_place,  NULL,          NULL,              NULL },
-	{ "amx_i8_model", 1, true,  32,   32,   64, micro_always, micro_never,     amx_i8_model, NULL,                NULL,          NULL,              NULL },
-	{ "i8_model",     1, false, MI8,  NI8,  4,  micro_always, micro_never,     i8_model,     NULL,                NULL,          NULL,              NULL },
+	{ "amx",          2, true,  32,   32,   32, micro_amx,    micro_always,    amx,          NULL,                NULL,           NULL,          micro_tiles_begin, micro_tiles_end },
+	{ "avx512_bf16",  2, false, MBF,  NBF,  2,  micro_bf16,   micro_bf16_pays, bf16_512,     bf16_512_in_place,   bf16_512_along, bf16_512_tall, NULL,              NULL },
+	{ "avx512",       4, false, M512, N512, 1,  micro_avx512, micro_always,    f32_512,      f32_512_in_place,    f32_512_along,  f32_512_tall,  NULL,              NULL },
+	{ "avx2",         4, false, M256, N256, 1,  micro_avx2,   micro_always,    f32_256,      f32_256_in_place,    NULL,           NULL,          NULL,              NULL },
+	{ "amx_i8",       1, true,  32,   32,   64, micro_amx_i8, micro_always,    amx_i8,       NULL,                NULL,           NULL,          micro_tiles_begin, micro_tiles_end },
+	{ "avx512_vnni",  1, false, MI8,  NI8,  4,  micro_vnni,   micro_always,    i8_512,       NULL,                NULL,           NULL,          NULL,              NULL },
+	{ "amx_model",    2, true,  32,   32,   32, micro_always, micro_never,     amx_model,    NULL,                NULL,           NULL,          NULL,              NULL },
+	{ "bf16_model",   2, false, MBF,  NBF,  2,  micro_always, micro_never,     bf16_model,   bf16_model_in_place, NULL,           NULL,          NULL,              NULL },
+	{ "f32_model",    4, false, M256, N256, 1,  micro_always, micro_never,     f32_model,    f32_model_in_place,  NULL,           NULL,          NULL,              NULL },
+	{ "amx_i8_model", 1, true,  32,   32,   64, micro_always, micro_never,     amx_i8_model, NULL,                NULL,           NULL,          NULL,              NULL },
+	{ "i8_model",     1, false, MI8,  NI8,  4,  micro_always, micro_never,     i8_model,     NULL,                NULL,           NULL,          NULL,              NULL },
 };
 const int matmul_nvariant = NELEM(matmul_variant);

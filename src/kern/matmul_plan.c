@@ -5,9 +5,12 @@
 enum { FEW_COLS = 512, FEW_K = 32, FEW_DOT = 8192, FEW_TURN = 32, MOST_K = 1 << 20, SMALL = 24 * 24 * 24, SMALL_ROWS = 32 * 32 * 32, SMALL_ROW = 16 * 16 * 16, SMALL_K = 256, FEW_ROWS = 64, LONG_COLS = 1024,
        SHORT_COLS = 256, BLOCK_KO = 1280, BLOCK_KC = 640, BLOCK_SUM = 128, SMALL_SUM = 32, SHORT_SUM = 16, PAIRS_SUM = 256, RUNS_IN_ROW = 4,
        SMALL_WORK = 1 << 22, BLOCK_BYTES = 5 << 18, MOST_ROWS = 4096, KEEP_ROWS = 1024, KEEP_COLS = 2048, TILE_RUN = 4, STORE_APART = 100,
-       FEW_BYTES = 1 << 18, BESIDE = 16 };
+       FEW_BYTES = 1 << 18, BESIDE = 16, ALONG_ROWS = 4 };
 
 const struct matmul_variant *matmul_force;
+int matmul_habits = -1;
+
+static bool pays(bool here) { return matmul_habits < 0 ? here : matmul_habits; }
 
 /* Those of the contracted dimensions; false: too many that are not even. */
 static bool contracted(struct arena *a, int c, const int64_t *dim, const int64_t *stride, int64_t *n, struct matmul_side *o)
@@ -190,7 +193,7 @@ static void plan_few(struct matmul *p, struct kern_state *s)
 {
 	bool short_rows = p->n < 16 && p->r.k_unit;
 	p->few = p->r.free_unit && !short_rows ? BY_ROWS : p->k < FEW_TURN && !short_rows ? BY_TURNED : BY_DOTS;
-	p->ahead = micro_fetch_pays();
+	p->ahead = pays(micro_fetch_pays());
 	p->nb = MAX(FEW_COLS, MIN(MATMUL_FEW_COLS, (p->n / (p->ahead ? 8 : 2 * cpu_get()->cores) + 63) / 64 * 64));
 	if (p->few == BY_DOTS)       /* each is read by itself: several tiles for each core, if they are no short ones */
 		p->nb = MIN(p->nb, MAX(MAX(1, FEW_BYTES / (p->k * p->r.es)), p->b * p->n / (4 * cpu_get()->cores)));
@@ -224,7 +227,7 @@ static void plan_sums(struct matmul *p)
 
 	p->chain = v->es == 4 ? sum : PAIRS_SUM;
 	p->ko = blocks(p->k, BLOCK_KO * wide, step);
-	p->kc = p->slab ? MIN(p->ko, MATMUL_SLAB * 2 * wide) : v->tiles ? blocks(p->ko, BLOCK_KC * wide, step) : p->ko;
+	p->kc = p->along ? MATMUL_ALONG : p->slab ? MIN(p->ko, MATMUL_SLAB * 2 * wide) : v->tiles ? blocks(p->ko, BLOCK_KC * wide, step) : p->ko;
 	p->ko = matmul_pad(p->ko, p->kc);
 	p->run = v->tiles ? TILE_RUN : 1;
 	/* where f32 is long, a sum of some thousand products goes beside them too: else one number would take in all blocks of kc */
@@ -241,7 +244,7 @@ static void plan_blocks(struct matmul *p, int64_t cores)
 	int64_t most = MAX(v->nr, (int64_t)(block / (p->ko * (int64_t)matmul_es(p))) / v->nr * v->nr), parts, want;
 
 	if (p->slab)
-		most = p->in_place ? LONG_COLS : (p->n + 15) / 16 <= 128 ? 128 : 256;
+		most = p->along ? 4 * LONG_COLS : p->in_place ? LONG_COLS : (p->n + 15) / 16 <= 128 ? 128 : 256;
 	else if (v->tiles && p->m <= 4 * FEW_ROWS)       /* packed and used few times: what stays in the nearer half of L2 */
 		most = MAX(v->nr, most / 4 / v->nr * v->nr);
 	p->nb = MIN(matmul_pad(p->n, v->nr), p->in_place ? most : MIN(most, matmul_pad(512, v->nr)));
@@ -351,6 +354,8 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 	p->l_step = p->m > 1 && p->l.free.even ? p->l.free.step : 0;
 	p->slab = !p->tall && p->m <= FEW_ROWS && (p->in_place || (p->n > FEW_ROWS && (p->r.free_unit || !p->v->tiles))) && packed_lhs(p) <= MATMUL_PACK_MOST;
 	p->in_place &= p->slab;
+	p->along = p->in_place && p->v->along && p->m <= ALONG_ROWS && pays(micro_streams_pay());
+	p->next = pays(micro_next_pays());
 	plan_sums(p);
 	plan_blocks(p, cores);
 	plan_packing(p, cores);

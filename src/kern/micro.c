@@ -39,8 +39,17 @@ static bool amd(void)
 	return __get_cpuid(0, &a, &b, &c, &d) && b == 0x68747541;
 }
 
+/* From Zen 5 on. */
+static bool zen5(void)
+{
+	unsigned a, b, c, d;
+	return amd() && __get_cpuid(1, &a, &b, &c, &d) && (a >> 8 & 15) + (a >> 20 & 255) >= 0x1a;
+}
+
 bool micro_bf16_pays(void) { return amd(); }
-bool micro_fetch_pays(void) { return amd(); }
+bool micro_fetch_pays(void) { return amd() && !zen5(); }
+bool micro_streams_pay(void) { return zen5(); }
+bool micro_next_pays(void) { return amd(); }
 
 /* A constant, since gcc 12 does not see that the instruction reads all of it. */
 struct tile_config { uint8_t palette, start, reserved[14]; uint16_t colsb[16]; uint8_t rows[16]; };

@@ -155,7 +155,7 @@ static void one(const struct matmul_variant *v, int *ran)
 	if (!large && rnd(5) == 0) {     /* few rows or few columns: what lies side by side is read where it lies */
 		size[B] = size[M2] = size[K2] = 1;
 		size[K] = 2 + rnd(rnd(4) ? 200 : 3000);
-		size[M] = 1 + rnd(64);
+		size[M] = 1 + rnd(rnd(3) ? 64 : 6);
 		size[N] = 20 + rnd(500);
 		if (rnd(2))
 			size[N] = 1 + rnd(34), size[M] = 40 + rnd(400);
@@ -232,6 +232,7 @@ static void one(const struct matmul_variant *v, int *ran)
 	struct kern_state s = { .tiles = 1, .phases = 1 };
 	arena_init(&s.a);
 	matmul_force = v;
+	matmul_habits = v || rnd(2) ? (int)rnd(2) : -1;
 	if (kern_matmul(&k, &s)) {
 		++*ran;
 		char *scratch = aligned_alloc(64, (s.scratch + 127) & ~(size_t)63), *shared = malloc(s.shared + 64), *ptr[] = { pl, pr, po, shared };
@@ -290,6 +291,7 @@ static void random_products(void **state)
 		assert_true(ran > 0);
 	}
 	matmul_force = NULL;
+	matmul_habits = -1;
 }
 
 /* What a product keeps does not grow with its operands' length: the offsets of even positions are computed. */
