@@ -333,7 +333,7 @@ static void multiply(const struct matmul *p, struct at *w, int64_t c0, int64_t c
 }
 
 /* Few rows: a slab of rows of rhs at a time, all of lhs with each.  Whole panels of it are read where they lie, if in_place, and row by row, as
- * memory is read fastest, the next slab is fetched meanwhile. */
+ * memory is read fastest, the next slab is fetched meanwhile.  Their lines often share a place in L1: what several panels of lhs meet is kept. */
 static void multiply_slabs(const struct matmul *p, struct at *w, int64_t o0, int64_t on)
 {
 	const struct matmul_variant *v = p->v;
@@ -357,12 +357,14 @@ static void multiply_slabs(const struct matmul *p, struct at *w, int64_t o0, int
 			if (there)
 				part.next = (struct matmul_ahead){ row + (kn + j * each) * p->ldb, p->ldb, (w->nn * p->r.es + 63) / 64,
 				                                   (int)MAX(0, MIN(each, next - j * each)) };
+			part.keep = j < there && v->along && p->npanel > 1 ? w->bbuf + (size_t)(nj - there) * bp : NULL;
 			for (int64_t i = 0; i < p->npanel; i++) {
 				part.a = lhs_panel(p, w->packed, w->b, i, x);
 				part.c = w->cbuf + (i * nj + j) * block;
 				part.rows = (int)MIN(v->mr, w->mn - i * v->mr);
-				(j < there ? v->in_place : v->micro)(&part);
+				(j < there && (!i || !part.keep) ? v->in_place : v->micro)(&part);
 				part.next.rows = 0;
+				part.b = part.keep ? part.keep : part.b;
 			}
 		}
 	}

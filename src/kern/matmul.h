@@ -62,11 +62,12 @@ struct matmul_ahead { const char *row; int64_t stride, lines; int rows; };
  *   tiles of bf16: a [k/32][MR/16][16][32], b [k/32][NR/16][16][16][2]   (steps = k/32)
  *   tiles of i8:   a [k/64][MR/16][16][64], b [k/64][NR/16][16][16][4]   (steps = k/64)
  * rows, cols: so many of the result are wanted, others may be made in c, whose rows are of NR. */
-enum { MATMUL_ALONG = 8 };       /* rows of k that are read side by side, along whole rows of rhs */
+enum { MATMUL_ALONG = 16 };       /* rows of k that are read side by side, along whole rows of rhs */
 struct matmul_part {
 	int64_t steps, chain;           /* the sum of so many steps goes to c, since roundings add up along it: of f32 and pairs; others make one sum */
 	const char *a, *b;
 	int64_t lda, ldb;               /* bytes, where rows are read where they lie */
+	char *keep;                     /* in_place of who has along: what is read of b goes there as a packed panel; or NULL */
 	float *c;
 	bool add;                       /* to what is there */
 	int rows, cols, panels;         /* panels: of along; what it gives of them lies MR * NR numbers apart */

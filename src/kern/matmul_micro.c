@@ -31,7 +31,7 @@ INLINE void fetch_sums(const float *c, int floats)
 
 /* The product of R rows, and of H vectors of columns; elements of a are lda bytes apart from row to row and ka along k, rows of b ldb. */
 __attribute__((target("avx512f")))
-INLINE void f32_512_part(int R, int H, const struct matmul_part *q, int64_t lda, int64_t ka, int64_t ldb)
+INLINE void f32_512_part(int R, int H, bool keep, const struct matmul_part *q, int64_t lda, int64_t ka, int64_t ldb)
 {
 	const char *a = q->a, *b = q->b, *at[4] = { a, a + 4 * lda, a + 8 * lda, a + 12 * lda };
 	__m512 x[M512][2];
@@ -46,6 +46,10 @@ INLINE void f32_512_part(int R, int H, const struct matmul_part *q, int64_t lda,
 		for (; k < end; k++) {
 			__m512 b0 = _mm512_loadu_ps(b), b1 = H > 1 ? _mm512_loadu_ps(b + 64) : b0;
 			fetch(&q->next, k);
+			if (keep) {
+				_mm512_storeu_ps(q->keep + 128 * k, b0);
+				_mm512_storeu_ps(q->keep + 128 * k + 64, b1);
+			}
 #pragma GCC unroll 14
 			for (int i = 0; i < R; i++) {
 				__m512 y = _mm512_set1_ps(*(const float *)(const void *)ROW_OF(at, i, lda));
@@ -73,22 +77,23 @@ __attribute__((target("avx512f")))
 static void f32_512_along(const struct matmul_part *q)
 {
 	const float *a = (const float *)(const void *)q->a;
-	const char *b = q->b;
-	for (int64_t j = 0; j < 2 * q->panels; j++, b += 64) {
+	for (int64_t j = 0; j < 2 * q->panels; j++) {
 		float *c = q->c + j / 2 * (M512 * N512) + j % 2 * 16;
 		__m512 y[MATMUL_ALONG];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
 		for (int k = 0; k < MATMUL_ALONG; k++)
-			y[k] = _mm512_loadu_ps(b + k * q->ldb);
+			y[k] = _mm512_loadu_ps(q->b + k * q->ldb + 64 * j);
 		for (int i = 0; i < q->rows; i++, c += N512) {
-			__m512 s = _mm512_mul_ps(_mm512_set1_ps(a[i]), y[0]), t = _mm512_mul_ps(_mm512_set1_ps(a[i + 4 * M512]), y[4]);
-#pragma GCC unroll 4
-			for (int k = 1; k < 4; k++) {
-				s = _mm512_fmadd_ps(_mm512_set1_ps(a[i + k * M512]), y[k], s);
-				t = _mm512_fmadd_ps(_mm512_set1_ps(a[i + (4 + k) * M512]), y[4 + k], t);
+			__m512 s[MATMUL_ALONG / 4];
+#pragma GCC unroll 16
+			for (int k = 0; k < MATMUL_ALONG; k++) {
+				__m512 x = _mm512_set1_ps(a[i + k * M512]);
+				s[k / 4] = k % 4 ? _mm512_fmadd_ps(x, y[k], s[k / 4]) : _mm512_mul_ps(x, y[k]);
 			}
-			s = _mm512_add_ps(s, t);
-			_mm512_storeu_ps(c, q->add ? _mm512_add_ps(_mm512_loadu_ps(c), s) : s);
+#pragma GCC unroll 4
+			for (int k = 1; k < MATMUL_ALONG / 4; k++)
+				s[0] = _mm512_add_ps(s[0], s[k]);
+			_mm512_storeu_ps(c, q->add ? _mm512_add_ps(_mm512_loadu_ps(c), s[0]) : s[0]);
 		}
 	}
 }
@@ -112,11 +117,17 @@ static void f32_512_along(const struct matmul_part *q)
 } while (0)
 
 __attribute__((target("avx512f")))
-static void f32_512(const struct matmul_part *q) { PARTS(f32_512_part, 16, 1, 2, 4, 6, 8, 10, M512, q, 4, M512 * 4, N512 * 4); }
+static void f32_512(const struct matmul_part *q) { PARTS(f32_512_part, 16, 1, 2, 4, 6, 8, 10, M512, false, q, 4, M512 * 4, N512 * 4); }
 __attribute__((target("avx512f")))
-static void f32_512_in_place(const struct matmul_part *q) { ROWS(f32_512_part, 2, 1, 2, 4, 6, 8, 10, M512, q, 4, M512 * 4, q->ldb); }
+static void f32_512_in_place(const struct matmul_part *q)
+{
+	if (q->keep)
+		f32_512_part(M512, 2, true, q, 4, M512 * 4, q->ldb);
+	else
+		ROWS(f32_512_part, 2, 1, 2, 4, 6, 8, 10, M512, false, q, 4, M512 * 4, q->ldb);
+}
 __attribute__((target("avx512f")))
-static void f32_512_tall(const struct matmul_part *q) { TALL(f32_512_part, M512, 16, N512, &t, t.lda, 4, N512 * 4); }
+static void f32_512_tall(const struct matmul_part *q) { TALL(f32_512_part, M512, 16, N512, false, &t, t.lda, 4, N512 * 4); }
 
 __attribute__((target("avx2,fma")))
 INLINE void f32_256_part(int R, int H, const struct matmul_part *q, int64_t ldb)
@@ -197,7 +208,7 @@ static void f32_model_in_place(const struct matmul_part *q) { f32_model_of(q, q-
 #define PAIRS_LOW _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0)
 
 /* b: packed, or two rows a step, ldb bytes apart, which become pairs here: a permutation is free beside products. */
-TARGET_BF16 INLINE void bf16_512_part(int R, int H, bool there, const struct matmul_part *q, int64_t lda, int64_t ka, int64_t ldb)
+TARGET_BF16 INLINE void bf16_512_part(int R, int H, bool there, bool keep, const struct matmul_part *q, int64_t lda, int64_t ka, int64_t ldb)
 {
 	const char *a = q->a, *b = q->b, *at[3] = { a, a + 4 * lda, a + 8 * lda };
 	const __m512i lo = PAIRS_LOW, hi = _mm512_add_epi16(lo, _mm512_set1_epi16(16));
@@ -220,6 +231,10 @@ TARGET_BF16 INLINE void bf16_512_part(int R, int H, bool there, const struct mat
 				b0 = _mm512_permutex2var_epi16(b0, lo, second);
 			}
 			fetch(&q->next, k);
+			if (keep) {
+				_mm512_storeu_si512((void *)(q->keep + 128 * k), b0);
+				_mm512_storeu_si512((void *)(q->keep + 128 * k + 64), b1);
+			}
 #pragma GCC unroll 12
 			for (int i = 0; i < R; i++) {
 				int pair;                /* at any multiple of 2 */
@@ -244,39 +259,57 @@ TARGET_BF16 INLINE void bf16_512_part(int R, int H, bool there, const struct mat
 	}
 }
 
-TARGET_BF16 static void bf16_512_along(const struct matmul_part *q)
+/* R: so many rows, whose pairs stay in registers; 0: of any number of them. */
+TARGET_BF16 INLINE void bf16_512_along_of(int R, const struct matmul_part *q)
 {
 	enum { STEPS = MATMUL_ALONG / 2 };
-	const char *b = q->b;
+	const char *b = q->b, *row[MATMUL_ALONG];
 	const __m512i lo = PAIRS_LOW, hi = _mm512_add_epi16(lo, _mm512_set1_epi16(16));
-	for (int64_t j = 0; j < q->panels; j++, b += 64) {
-		const char *a = q->a;
+	__m512bh x[2][STEPS];
+#define PAIR_OF(i, k) (__m512bh)_mm512_set1_epi32(((const int *)(const void *)q->a)[(k) * MBF + (i)])
+#pragma GCC unroll 16
+	for (int i = 0; i < R * STEPS; i++)
+		x[i / STEPS][i % STEPS] = PAIR_OF(i / STEPS, i % STEPS);
+#pragma GCC unroll 16
+	for (int k = 0; k < MATMUL_ALONG; k++)
+		row[k] = b + k * q->ldb;
+	for (int64_t j = 0; j < q->panels; j++) {
 		float *c = q->c + j * (MBF * NBF);
 		__m512bh y[STEPS][2];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
 		for (int k = 0; k < STEPS; k++) {
-			__m512i b0 = _mm512_loadu_si512((const void *)(b + 2 * k * q->ldb)), b1 = _mm512_loadu_si512((const void *)(b + (2 * k + 1) * q->ldb));
+			__m512i b0 = _mm512_loadu_si512((const void *)(row[2 * k] + 64 * j)), b1 = _mm512_loadu_si512((const void *)(row[2 * k + 1] + 64 * j));
 			y[k][0] = (__m512bh)_mm512_permutex2var_epi16(b0, lo, b1);
 			y[k][1] = (__m512bh)_mm512_permutex2var_epi16(b0, hi, b1);
 		}
-		for (int i = 0; i < q->rows; i++, a += 4, c += NBF) {
-			__m512 x0 = _mm512_setzero_ps(), x1 = x0;
-#pragma GCC unroll 4
+		for (int i = 0; i < (R ? R : q->rows); i++, c += NBF) {
+			__m512 s0 = _mm512_setzero_ps(), s1 = s0;
+#pragma GCC unroll 8
 			for (int k = 0; k < STEPS; k++) {
-				int pair;
-				memcpy(&pair, a + 4 * MBF * k, sizeof pair);
-				x0 = _mm512_dpbf16_ps(x0, (__m512bh)_mm512_set1_epi32(pair), y[k][0]);
-				x1 = _mm512_dpbf16_ps(x1, (__m512bh)_mm512_set1_epi32(pair), y[k][1]);
+				__m512bh pair = R ? x[i][k] : PAIR_OF(i, k);
+				s0 = _mm512_dpbf16_ps(s0, pair, y[k][0]);
+				s1 = _mm512_dpbf16_ps(s1, pair, y[k][1]);
 			}
-			_mm512_storeu_ps(c, q->add ? _mm512_add_ps(_mm512_loadu_ps(c), x0) : x0);
-			_mm512_storeu_ps(c + 16, q->add ? _mm512_add_ps(_mm512_loadu_ps(c + 16), x1) : x1);
+			_mm512_storeu_ps(c, q->add ? _mm512_add_ps(_mm512_loadu_ps(c), s0) : s0);
+			_mm512_storeu_ps(c + 16, q->add ? _mm512_add_ps(_mm512_loadu_ps(c + 16), s1) : s1);
 		}
 	}
 }
 
-TARGET_BF16 static void bf16_512(const struct matmul_part *q) { PARTS(bf16_512_part, 16, 1, 2, 4, 6, 8, 10, MBF, false, q, 4, MBF * 4, 4 * NBF); }
-TARGET_BF16 static void bf16_512_in_place(const struct matmul_part *q) { ROWS(bf16_512_part, 2, 1, 2, 4, 6, 8, 10, MBF, true, q, 4, MBF * 4, q->ldb); }
-TARGET_BF16 static void bf16_512_tall(const struct matmul_part *q) { TALL(bf16_512_part, MBF, 16, NBF, false, &t, t.lda, 4, 4 * NBF); }
+TARGET_BF16 static void bf16_512_along(const struct matmul_part *q)
+{
+	q->rows == 1 ? bf16_512_along_of(1, q) : q->rows == 2 ? bf16_512_along_of(2, q) : bf16_512_along_of(0, q);
+}
+
+TARGET_BF16 static void bf16_512(const struct matmul_part *q) { PARTS(bf16_512_part, 16, 1, 2, 4, 6, 8, 10, MBF, false, false, q, 4, MBF * 4, 4 * NBF); }
+TARGET_BF16 static void bf16_512_in_place(const struct matmul_part *q)
+{
+	if (q->keep)
+		bf16_512_part(MBF, 2, true, true, q, 4, MBF * 4, q->ldb);
+	else
+		ROWS(bf16_512_part, 2, 1, 2, 4, 6, 8, 10, MBF, true, false, q, 4, MBF * 4, q->ldb);
+}
+TARGET_BF16 static void bf16_512_tall(const struct matmul_part *q) { TALL(bf16_512_part, MBF, 16, NBF, false, false, &t, t.lda, 4, 4 * NBF); }
 
 /* b's element of pair k, column j, half h lies k * pair + j * column + h * half elements on. */
 static void bf16_model_of(const struct matmul_part *q, int64_t pair, int64_t column, int64_t half)

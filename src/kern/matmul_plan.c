@@ -5,7 +5,7 @@
 enum { FEW_COLS = 512, FEW_K = 32, FEW_DOT = 8192, FEW_TURN = 32, MOST_K = 1 << 20, SMALL = 24 * 24 * 24, SMALL_ROWS = 32 * 32 * 32, SMALL_ROW = 16 * 16 * 16, SMALL_K = 256, FEW_ROWS = 64, LONG_COLS = 1024,
        SHORT_COLS = 256, BLOCK_KO = 1280, BLOCK_KC = 640, BLOCK_SUM = 128, SMALL_SUM = 32, SHORT_SUM = 16, PAIRS_SUM = 256, RUNS_IN_ROW = 4,
        SMALL_WORK = 1 << 22, BLOCK_BYTES = 5 << 18, MOST_ROWS = 4096, KEEP_ROWS = 1024, KEEP_COLS = 2048, TILE_RUN = 4, STORE_APART = 100,
-       FEW_BYTES = 1 << 18, BESIDE = 16, ALONG_ROWS = 4 };
+       FEW_BYTES = 1 << 18, BESIDE = 16 };
 
 const struct matmul_variant *matmul_force;
 int matmul_habits = -1;
@@ -354,7 +354,7 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 	p->l_step = p->m > 1 && p->l.free.even ? p->l.free.step : 0;
 	p->slab = !p->tall && p->m <= FEW_ROWS && (p->in_place || (p->n > FEW_ROWS && (p->r.free_unit || !p->v->tiles))) && packed_lhs(p) <= MATMUL_PACK_MOST;
 	p->in_place &= p->slab;
-	p->along = p->in_place && p->v->along && p->m <= ALONG_ROWS && pays(micro_streams_pay());
+	p->along = p->in_place && p->v->along && p->m <= (p->v->es == 4 ? 8 : 6) && pays(micro_streams_pay());
 	p->next = pays(micro_next_pays());
 	plan_sums(p);
 	plan_blocks(p, cores);

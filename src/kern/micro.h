@@ -18,7 +18,8 @@ bool micro_bf16_pays(void);
 /* Is it faster to ask for eight rows that are read side by side before they are needed, in runs of some KB?  It is on Zen 4; Intel's cores do so by themselves, and are
  * disturbed (1x4096x14336 f32 on two cores of a Xeon: 8.7 ms for 10.0, in runs twice as long; 1x4096x4096 1.8 for 2.4). */
 bool micro_fetch_pays(void);
-/* Do they do so by themselves if the runs are long, and best of no more than eight?  It is so from Zen 5 on (1x4096x14336 f32 and bf16 on one core: 8.9 and 6.9 ms, for 7.5 and 4.6). */
+/* Do they do so by themselves if the runs are long, and of no more rows than a few (MATMUL_ALONG)?  It is so from Zen 5 on (4096x14336 by 1, 2, 4, 8 rows of f32 on one core: 8.9, 12.3, 12.1,
+ * 9.1 ms, and 7.5, 7.3, 9.4, 7.6; by 1, 2, 4 of bf16: 6.9, 6.7, 6.0, and 3.8, 4.2, 4.8). */
 bool micro_streams_pay(void);
 /* Are packed rows asked for before they are multiplied, by vector instructions, too?  (f32 2048x2048x2048 on one core of Zen 5: 75 % of its peak, and 87 %; bf16 84, and 97 %.) */
 bool micro_next_pays(void);
