@@ -727,6 +727,15 @@ static void flip_h(int64_t n, int64_t dim, int es, const char *in, char *out)
 	/* as many rows as fit; what is stored behind them the next turn overwrites */
 	for (; row <= 16 && i * row + 16 <= n * row; i += some)
 		_mm_storeu_si128((void *)(out + i * row), _mm_shuffle_epi8(_mm_loadu_si128((const void *)(in + i * row)), at));
+#if ISA_LEVEL >= 4
+	const __m512i all = _mm512_broadcast_i32x4(at);
+	for (; row >= 64 && i < n; i++)
+		for (int64_t j = 0; j < row; j += 64) {
+			int64_t k = j + 64 <= row ? j : row - 64;
+			__m512i x = _mm512_loadu_si512((const void *)(in + i * row + row - 64 - k));
+			_mm512_storeu_si512((void *)(out + i * row + k), _mm512_shuffle_epi8(_mm512_shuffle_i64x2(x, x, 0x1b), all));
+		}
+#endif
 	/* or 16 bytes of a row, which the last ones meet again */
 	for (; row > 16 && i < n; i++)
 		for (int64_t j = 0; j < row; j += 16) {
