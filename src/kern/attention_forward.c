@@ -153,7 +153,7 @@ static void start_rows(struct run *r)
 	}
 	r->low = -INFINITY;
 	r->second = false;
-	r->referred = 0;
+	r->referred = r->set = 0;
 }
 
 static float sum_of(const float x[ATT_LANES])

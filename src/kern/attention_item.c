@@ -210,12 +210,17 @@ static void score_tile(struct run *r, int64_t i0, int64_t at, int t, bool plain,
 	                 r->z ? r->z + i0 : NULL);
 }
 
-/* Have all rows of a group a reference? */
-static bool all_set(const float *most, int64_t mr)
+/* Have all rows of group g a reference?  Who has one keeps it. */
+static bool all_set(struct run *r, int64_t g)
 {
+	int64_t mr = r->f->p.v->mr;
 	bool set = true;
-	for (int64_t i = 0; i < mr; i++)
-		set &= most[i] > -INFINITY;
+	if (g < 32 && r->set >> g & 1)
+		return true;
+	for (int64_t i = g * mr; i < (g + 1) * mr; i++)
+		set &= r->ref.most[i] > -INFINITY;
+	if (g < 32)
+		r->set |= (uint32_t)set << g;
 	return set;
 }
 
@@ -238,7 +243,7 @@ static void scores(struct run *r, int64_t g0, int64_t ng, int t, uint8_t (*kind)
 		r->done++;
 		bool plain = kind[g][t] == PLAIN, raw = f->p.raw;
 		/* not where the reference is still to come: products would be made twice */
-		if (!plain || !v->fused || !whole || !all_set(r->ref.most + i0, mr) ||
+		if (!plain || !v->fused || !whole || !all_set(r, g0 + g) ||
 		    v->fused(f->steps, a, f->q_row, b, (raw ? r->ref.mx : r->ref.m) + i0, f->p.range.c, f->c2, (raw ? r->ref.lessx : r->ref.less) + i0, to, f->p_row, r->l + i0,
 		             r->z ? r->z + i0 : NULL, r->top ? r->top + i0 : NULL))
 			score_tile(r, i0, g, t, plain, a, b, to);
