@@ -357,7 +357,7 @@ static void multiply_slabs(const struct matmul *p, struct at *w, int64_t o0, int
 			if (there)
 				part.next = (struct matmul_ahead){ row + (kn + j * each) * p->ldb, p->ldb, (w->nn * p->r.es + 63) / 64,
 				                                   (int)MAX(0, MIN(each, next - j * each)) };
-			part.keep = j < there && v->along && p->npanel > 1 ? w->bbuf + (size_t)(nj - there) * bp : NULL;
+			part.keep = j < there && v->keeps && p->npanel > 1 ? w->bbuf + (size_t)(nj - there) * bp : NULL;
 			for (int64_t i = 0; i < p->npanel; i++) {
 				part.a = lhs_panel(p, w->packed, w->b, i, x);
 				part.c = w->cbuf + (i * nj + j) * block;

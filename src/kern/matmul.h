@@ -58,7 +58,7 @@ struct matmul_ahead { const char *row; int64_t stride, lines; int rows; };
 /* A packed product: micro adds the product of MR rows and NR columns of packed panels to c.
  *   f32:  a [k][MR], b [k][NR]                             (steps = k)
  *   bf16: a [k/2][MR][2], b [k/2][NR][2]                   (steps = k/2), "pairs"
- *   i8:   a [k/4][MR][4], b [k/4][NR][4], sums are i32     (steps = k/4), "quads"
+ *   i8:   a [k/4][MR][4], each 128 more, b [k/4][NR][4], sums are i32     (steps = k/4), "quads"
  *   tiles of bf16: a [k/32][MR/16][16][32], b [k/32][NR/16][16][16][2]   (steps = k/32)
  *   tiles of i8:   a [k/64][MR/16][16][64], b [k/64][NR/16][16][16][4]   (steps = k/64)
  * rows, cols: so many of the result are wanted, others may be made in c, whose rows are of NR. */
@@ -67,7 +67,7 @@ struct matmul_part {
 	int64_t steps, chain;           /* the sum of so many steps goes to c, since roundings add up along it: of f32 and pairs; others make one sum */
 	const char *a, *b;
 	int64_t lda, ldb;               /* bytes, where rows are read where they lie */
-	char *keep;                     /* in_place of who has along: what is read of b goes there as a packed panel; or NULL */
+	char *keep;                     /* in_place, of who keeps: what is read of b goes there as a packed panel; or NULL */
 	float *c;
 	bool add;                       /* to what is there */
 	int rows, cols, panels;         /* panels: of along; what it gives of them lies MR * NR numbers apart */
@@ -84,6 +84,7 @@ struct matmul_variant {
 	bool (*best)(void);      /* is it the one to choose here, asked in order of the table */
 	matmul_micro *micro;
 	matmul_micro *in_place;  /* of all NR columns, b being rows of k where they lie; or NULL */
+	bool keeps;              /* keep is honoured */
 	matmul_micro *along;     /* as in_place, of MATMUL_ALONG rows of k and some panels; or NULL */
 	matmul_micro *tall;      /* of no more rows than are wanted, a being rows where they lie; or NULL */
 	void (*begin)(void);     /* per thread and run, or NULL */

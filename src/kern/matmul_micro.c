@@ -422,38 +422,62 @@ static void amx_i8_model(const struct matmul_part *q)
 
 /* --- i8 in quads ---------------------------------------------------------------------- */
 
-/* The instruction multiplies an unsigned by a signed byte, so 128 is added to all of lhs; the same product of 128 alone is
- * taken away at the end.  Sums wrap, so nothing is lost. */
-__attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni")))
-static void i8_512(const struct matmul_part *q)
+/* Four rows of 32 bytes as fours: those of the first 16 columns, and of the others. */
+#define TARGET_VNNI __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni")))
+TARGET_VNNI INLINE void fours(const char *b, int64_t ldb, __m512i *b0, __m512i *b1)
+{
+#define WORDS_OF(r) _mm512_cvtepu8_epi16(_mm256_loadu_si256((const void *)(b + (r) * ldb)))
+	__m512i low = _mm512_or_si512(WORDS_OF(0), _mm512_slli_epi16(WORDS_OF(1), 8)), high = _mm512_or_si512(WORDS_OF(2), _mm512_slli_epi16(WORDS_OF(3), 8));
+	const __m512i lo = PAIRS_LOW, hi = _mm512_add_epi16(lo, _mm512_set1_epi16(16));
+	*b0 = _mm512_permutex2var_epi16(low, lo, high);
+	*b1 = _mm512_permutex2var_epi16(low, hi, high);
+}
+
+/* The instruction multiplies an unsigned by a signed byte, so 128 was added to all of lhs; the same product of 128 alone is
+ * taken away at the end.  Sums wrap, so nothing is lost.  b: packed, or four rows a step, ldb bytes apart. */
+TARGET_VNNI INLINE void i8_512_part(int R, bool there, const struct matmul_part *q)
 {
 	const uint32_t *a = (const uint32_t *)(const void *)q->a;
-	const int8_t *b = (const int8_t *)q->b;
+	const char *b = q->b;
 	int32_t *c = (int32_t *)(void *)q->c;
-	__m512i x[MI8][2], over[2] = { _mm512_setzero_si512(), _mm512_setzero_si512() }, bias = _mm512_set1_epi8((char)0x80);
-	for (int i = 0; i < MI8; i++)
+	__m512i x[MI8][2], over0 = _mm512_setzero_si512(), over1 = over0, bias = _mm512_set1_epi8((char)0x80);
+	for (int i = 0; i < R; i++)          /* asked to unroll this one gcc 12 keeps all sums in memory */
 		x[i][0] = x[i][1] = _mm512_setzero_si512();
 	for (int64_t k = 0; k < q->steps; k++) {
-		__m512i b0 = _mm512_loadu_si512((const void *)b), b1 = _mm512_loadu_si512((const void *)(b + 64));
-		over[0] = _mm512_dpbusd_epi32(over[0], bias, b0);
-		over[1] = _mm512_dpbusd_epi32(over[1], bias, b1);
+		__m512i b0, b1;
+		if (there) {
+			fours(b, q->ldb, &b0, &b1);
+			fetch(&q->next, k);
+			if (q->keep) {
+				_mm512_storeu_si512((void *)(q->keep + 128 * k), b0);
+				_mm512_storeu_si512((void *)(q->keep + 128 * k + 64), b1);
+			}
+		} else {
+			b0 = _mm512_loadu_si512((const void *)b);
+			b1 = _mm512_loadu_si512((const void *)(b + 64));
+		}
+		over0 = _mm512_dpbusd_epi32(over0, bias, b0);
+		over1 = _mm512_dpbusd_epi32(over1, bias, b1);
 #pragma GCC unroll 12
-		for (int i = 0; i < MI8; i++) {
-			__m512i y = _mm512_set1_epi32((int)(a[i] ^ 0x80808080u));
+		for (int i = 0; i < R; i++) {
+			__m512i y = _mm512_set1_epi32((int)a[i]);
 			x[i][0] = _mm512_dpbusd_epi32(x[i][0], y, b0);
 			x[i][1] = _mm512_dpbusd_epi32(x[i][1], y, b1);
 		}
 		a += MI8;
-		b += 4 * NI8;
+		b += there ? 4 * q->ldb : 4 * NI8;
 	}
 #pragma GCC unroll 12
-	for (int i = 0; i < MI8; i++)
-		for (int j = 0; j < 2; j++) {
-			int32_t *to = c + i * NI8 + 16 * j;
-			__m512i y = _mm512_sub_epi32(x[i][j], over[j]);
-			_mm512_storeu_si512((void *)to, q->add ? _mm512_add_epi32(_mm512_loadu_si512((const void *)to), y) : y);
-		}
+	for (int i = 0; i < R; i++) {
+		int32_t *to = c + i * NI8;
+		__m512i y = _mm512_sub_epi32(x[i][0], over0), z = _mm512_sub_epi32(x[i][1], over1);
+		_mm512_storeu_si512((void *)to, q->add ? _mm512_add_epi32(_mm512_loadu_si512((const void *)to), y) : y);
+		_mm512_storeu_si512((void *)(to + 16), q->add ? _mm512_add_epi32(_mm512_loadu_si512((const void *)(to + 16)), z) : z);
+	}
 }
+
+TARGET_VNNI static void i8_512(const struct matmul_part *q) { i8_512_part(MI8, false, q); }
+TARGET_VNNI static void i8_512_in_place(const struct matmul_part *q) { q->rows > 8 ? i8_512_part(MI8, true, q) : q->rows > 4 ? i8_512_part(8, true, q) : i8_512_part(4, true, q); }
 
 static void i8_model(const struct matmul_part *q)
 {
@@ -464,7 +488,7 @@ static void i8_model(const struct matmul_part *q)
 			uint32_t x = q->add ? c[i * NI8 + j] : 0;
 			for (int64_t k = 0; k < q->steps; k++)
 				for (int h = 0; h < 4; h++)
-					x += (uint32_t)(a[(k * MI8 + i) * 4 + h] * b[(k * NI8 + j) * 4 + h]);
+					x += (uint32_t)((int8_t)(a[(k * MI8 + i) * 4 + h] ^ 0x80) * b[(k * NI8 + j) * 4 + h]);
 			c[i * NI8 + j] = x;
 		}
 }
@@ -472,16 +496,16 @@ static void i8_model(const struct matmul_part *q)
 /* --- which run here --------------------------------------------------------------------- */
 
 const struct matmul_variant matmul_variant[] = {
-	{ "amx",          2, true,  32,   32,   32, micro_amx,    micro_always,    amx,          NULL,                NULL,           NULL,          micro_tiles_begin, micro_tiles_end },
-	{ "avx512_bf16",  2, false, MBF,  NBF,  2,  micro_bf16,   micro_bf16_pays, bf16_512,     bf16_512_in_place,   bf16_512_along, bf16_512_tall, NULL,              NULL },
-	{ "avx512",       4, false, M512, N512, 1,  micro_avx512, micro_always,    f32_512,      f32_512_in_place,    f32_512_along,  f32_512_tall,  NULL,              NULL },
-	{ "avx2",         4, false, M256, N256, 1,  micro_avx2,   micro_always,    f32_256,      f32_256_in_place,    NULL,           NULL,          NULL,              NULL },
-	{ "amx_i8",       1, true,  32,   32,   64, micro_amx_i8, micro_always,    amx_i8,       NULL,                NULL,           NULL,          micro_tiles_begin, micro_tiles_end },
-	{ "avx512_vnni",  1, false, MI8,  NI8,  4,  micro_vnni,   micro_always,    i8_512,       NULL,                NULL,           NULL,          NULL,              NULL },
-	{ "amx_model",    2, true,  32,   32,   32, micro_always, micro_never,     amx_model,    NULL,                NULL,           NULL,          NULL,              NULL },
-	{ "bf16_model",   2, false, MBF,  NBF,  2,  micro_always, micro_never,     bf16_model,   bf16_model_in_place, NULL,           NULL,          NULL,              NULL },
-	{ "f32_model",    4, false, M256, N256, 1,  micro_always, micro_never,     f32_model,    f32_model_in_place,  NULL,           NULL,          NULL,              NULL },
-	{ "amx_i8_model", 1, true,  32,   32,   64, micro_always, micro_never,     amx_i8_model, NULL,                NULL,           NULL,          NULL,              NULL },
-	{ "i8_model",     1, false, MI8,  NI8,  4,  micro_always, micro_never,     i8_model,     NULL,                NULL,           NULL,          NULL,              NULL },
+	{ "amx",          2, true,  32,   32,   32, micro_amx,    micro_always,    amx,          NULL,                false, NULL,           NULL,          micro_tiles_begin, micro_tiles_end },
+	{ "avx512_bf16",  2, false, MBF,  NBF,  2,  micro_bf16,   micro_bf16_pays, bf16_512,     bf16_512_in_place,   true,  bf16_512_along, bf16_512_tall, NULL,              NULL },
+	{ "avx512",       4, false, M512, N512, 1,  micro_avx512, micro_always,    f32_512,      f32_512_in_place,    true,  f32_512_along,  f32_512_tall,  NULL,              NULL },
+	{ "avx2",         4, false, M256, N256, 1,  micro_avx2,   micro_always,    f32_256,      f32_256_in_place,    false, NULL,           NULL,          NULL,              NULL },
+	{ "amx_i8",       1, true,  32,   32,   64, micro_amx_i8, micro_always,    amx_i8,       NULL,                false, NULL,           NULL,          micro_tiles_begin, micro_tiles_end },
+	{ "avx512_vnni",  1, false, MI8,  NI8,  4,  micro_vnni,   micro_always,    i8_512,       i8_512_in_place,     true,  NULL,           NULL,          NULL,              NULL },
+	{ "amx_model",    2, true,  32,   32,   32, micro_always, micro_never,     amx_model,    NULL,                false, NULL,           NULL,          NULL,              NULL },
+	{ "bf16_model",   2, false, MBF,  NBF,  2,  micro_always, micro_never,     bf16_model,   bf16_model_in_place, false, NULL,           NULL,          NULL,              NULL },
+	{ "f32_model",    4, false, M256, N256, 1,  micro_always, micro_never,     f32_model,    f32_model_in_place,  false, NULL,           NULL,          NULL,              NULL },
+	{ "amx_i8_model", 1, true,  32,   32,   64, micro_always, micro_never,     amx_i8_model, NULL,                false, NULL,           NULL,          NULL,              NULL },
+	{ "i8_model",     1, false, MI8,  NI8,  4,  micro_always, micro_never,     i8_model,     NULL,                false, NULL,           NULL,          NULL,              NULL },
 };
 const int matmul_nvariant = NELEM(matmul_variant);

@@ -509,6 +509,18 @@ static void in_parts(matmul_pack *pack, const struct matmul_variant *v, const st
 		pack(v, o, base, i0, w, x, MIN(MATMUL_K, kn - x), out + (size_t)(x * width) * (size_t)v->es);
 }
 
+/* 128 is added to n bytes, a multiple of 16. */
+static void unsign(int64_t n, char *x)
+{
+	typedef uint64_t some __attribute__((vector_size(16)));
+	for (int64_t i = 0; i < n; i += (int64_t)sizeof(some)) {
+		some y;
+		memcpy(&y, x + i, sizeof y);
+		y ^= 0x8080808080808080u;
+		memcpy(x + i, &y, sizeof y);
+	}
+}
+
 void matmul_pack_lhs(const struct matmul_variant *v, const struct matmul_side *o, const char *base, int64_t i0, int w, int64_t k0, int64_t kn,
                      char *out)
 {
@@ -519,9 +531,10 @@ void matmul_pack_lhs(const struct matmul_variant *v, const struct matmul_side *o
 	int64_t kp = (kn + v->kstep - 1) / v->kstep * v->kstep;
 	if (v->es == 1 && v->tiles)
 		pack_bytes(o, base, i0, w, v->mr, k0, kn, kp, true, (int8_t *)out);
-	else if (v->es == 1)
+	else if (v->es == 1) {
 		pack_quads(o, base, i0, w, v->mr, k0, kn, kp, (int8_t *)out);
-	else if (v->tiles)
+		unsign(kp * v->mr, out);
+	} else if (v->tiles)
 		pack_rows(o, base, i0, w, v->mr, k0, kn, kp, (uint16_t *)(void *)out);
 	else if (v->es == 2)
 		pack_pairs(o, base, i0, w, v->mr, k0, kn, kp, (uint16_t *)(void *)out);

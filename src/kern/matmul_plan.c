@@ -113,7 +113,7 @@ static int64_t apart_k(const struct matmul_side *o, int64_t k, int64_t alone)
 static bool reads_in_place(struct matmul *p)
 {
 	const struct matmul_variant *v = p->v;
-	if (!v || !v->in_place || p->m > FEW_ROWS || p->n < v->nr || p->k % v->kstep || !p->r.free_unit || p->r.dt != (v->es == 4 ? DT_f32 : DT_bf16))
+	if (!v || !v->in_place || p->m > FEW_ROWS || p->n < v->nr || p->k % v->kstep || !p->r.free_unit || p->r.dt != (v->es == 4 ? DT_f32 : v->es == 2 ? DT_bf16 : DT_i8))
 		return false;
 	int64_t far = apart_k(&p->r, p->k, p->n);
 	p->ldb = far * p->r.es;
@@ -342,7 +342,7 @@ bool matmul_plan(const struct prog_kern *k, const struct matmul_tables *t, struc
 	p->tall = p->together > 0;
 	p->on_unit = unit_axis(&p->on);
 	p->in_place = !p->tall && reads_in_place(p);
-	int64_t few = p->in_place ? (p->v->es != 4 ? 0 : p->l.parts == MATMUL_PARTS ? 2 : 1) : p->v && p->v->es <= 2 ? 2 : MATMUL_FEW;      /* one row of f32 is summed in f64 */
+	int64_t few = p->in_place && p->v->es > 1 ? (p->v->es != 4 ? 0 : p->l.parts == MATMUL_PARTS ? 2 : 1) : p->v && p->v->es <= 2 ? 2 : MATMUL_FEW;      /* one row of f32 is summed in f64 */
 	if (p->m <= few && !t->rounds && (p->r.free_unit || p->r.k_unit) && !matmul_force) {
 		plan_few(p, s);
 		return true;
