@@ -213,7 +213,7 @@ struct scatter {
 	size_t lists, batch;
 };
 /* rows whose places are found at once; bytes of a short one; elements for threads; of a row that is worth a strip of its own; of a table of places */
-enum { ROWS = 256, SHORT_ROW = 1024, SHARED = 65536, NARROW = 64, SLOTS = 4 * KERN_STRIP };
+enum { ROWS = 256, SHORT_ROW = 1024, SHARED = 65536, NARROW = 64, HASHES = 65536 };
 
 /* A strip of one window: n elements in steps of st, su bytes. */
 static void scatter_strip(const struct scatter *q, const struct prog_kern *k, int64_t n, char *const *to, const int64_t *st,
@@ -310,11 +310,10 @@ static void scatter_rows(const struct scatter *q, const struct walk *w, int es, 
 }
 
 /* Elements of several rows that await being combined, by an expression: no two of them go to the same place, so that what comes first there is
- * first.  slot: a table of the places of operand 0. */
+ * first.  had: of the places of operand 0, a bit for each hash; where two share one they are taken for the same. */
 struct batch {
 	int64_t n;
-	uint32_t turn;
-	struct { const char *to; uint32_t turn; } slot[SLOTS];
+	uint64_t had[HASHES / 64];
 	char *at[];                  /* of each operand KERN_STRIP places, then as many updates of each */
 };
 
@@ -342,19 +341,26 @@ static void batch_done(const struct scatter *q, const struct prog_kern *k, struc
 	for (int j = 0; j < q->nop; j++)
 		spread(dt_bytes(k->v[1 + j].dtype), g->n, g->at + j * KERN_STRIP, res[j]);
 	g->n = 0;
-	g->turn++;
+	memset(g->had, 0, sizeof g->had);
 }
 
-/* Is there something that goes to the same place?  From now on there is. */
-static bool batch_has(struct batch *g, const char *to)
+/* May there be something that goes to the same place?  From now on there is. */
+static inline bool batch_has(struct batch *g, const char *to)
 {
-	uint32_t h = (uint32_t)((uintptr_t)to * 0x9e3779b97f4a7c15u >> 32) % SLOTS;
-	for (; g->slot[h].turn == g->turn; h = (h + 1) % SLOTS)
-		if (g->slot[h].to == to)
-			return true;
-	g->slot[h].to = to;
-	g->slot[h].turn = g->turn;
-	return false;
+	uint64_t h = ((uintptr_t)to * 0x9e3779b97f4a7c15u >> 48) % HASHES, bit = (uint64_t)1 << h % 64, was = g->had[h / 64];
+	g->had[h / 64] = was | bit;
+	return was & bit;
+}
+
+/* An element of the one operand. */
+static inline void batch_one(const struct scatter *q, const struct prog_kern *k, struct batch *g, char *to, char *up, char *scratch)
+{
+	if (batch_has(g, to) || g->n == KERN_STRIP) {
+		batch_done(q, k, g, scratch);
+		batch_has(g, to);
+	}
+	g->at[g->n] = to;
+	g->at[KERN_STRIP + g->n++] = up;
 }
 
 /* n elements of a row. */
@@ -362,9 +368,7 @@ static void batch_add(const struct scatter *q, const struct prog_kern *k, struct
                       char *const *up, const int64_t *su, char *scratch)
 {
 	for (int64_t i = 0; i < n; i++) {
-		if (g->n == KERN_STRIP)
-			batch_done(q, k, g, scratch);
-		if (batch_has(g, to[0] + i * st[0])) {
+		if (batch_has(g, to[0] + i * st[0]) || g->n == KERN_STRIP) {
 			batch_done(q, k, g, scratch);
 			batch_has(g, to[0] + i * st[0]);
 		}
@@ -386,7 +390,9 @@ static void batch_rows(const struct scatter *q, const struct prog_kern *k, struc
 		int64_t some = MIN(ROWS, rows - i0);
 		rows_at(w, i0, some, idx, es, at);
 		for (int64_t i = 0; i < some; i++)
-			if (at[i] >= KERN_NOWHERE / 2)
+			if (at[i] >= KERN_NOWHERE / 2 && n == 1)
+				batch_one(q, k, g, op + at[i], up + (i0 + i) * us, scratch);
+			else if (at[i] >= KERN_NOWHERE / 2)
 				batch_add(q, k, g, n, &(char *){ op + at[i] }, w->win.stride[0], &(char *){ up + (i0 + i) * us }, w->win.stride[1], scratch);
 	}
 }
@@ -413,7 +419,7 @@ static void scatter_run(const struct prog_kern *k, const struct kern_state *s, i
 	}
 	struct batch *g = q->single ? (struct batch *)(void *)(scratch + q->batch) : NULL;
 	if (g)
-		*g = (struct batch){ .turn = 1 };
+		memset(g, 0, sizeof *g);
 	if (g && nop == 1 && w->nb >= 1 && r == 1) {
 		int es = dt_bytes(k->v[1].dtype);
 		do
