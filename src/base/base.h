@@ -378,6 +378,9 @@ uint8_t f32_to_f8(enum dtype dt, float x);
  * beyond 2^53. */
 double dtype_real(enum dtype dt, const void *p);
 
+/* A slice that an operand of a ragged_all_to_all names (ir/ops.def): its first row in the operand, in the result, how many rows; of any number. */
+enum { SLICE_FROM, SLICE_TO, SLICE_ROWS, SLICE_NUMBERS };
+
 /* --- layout.c ------------------------------------------------------------ */
 
 /* How the elements of an array lie, if not row-major (NULL): minor[k] is the dimension that is the k-th from the innermost; in XLA's words "{0,1}" for

@@ -368,12 +368,13 @@ static void group_of(const struct coll_cx *cx, const struct prog_coll *c, int *p
 	g->me = pg->rank[cx->pos];
 }
 
-static struct err *boxes(struct coll_cx *cx, const struct coll_group *g, uint32_t site, const struct prog_coll *c, const void *src, void *dst)
+/* Boxes, or the slices at `which`. */
+static struct err *pieces(struct coll_cx *cx, const struct coll_group *g, uint32_t site, const struct prog_coll *c, const void *src, const void *which, void *dst)
 {
 	const bool far = g->n > 1 && cx->c->far && apart_hosts(cx->c, g);
 	struct call q = { cx->c, cx->c->ep, site, g->n, g->me, g->pe, COLL_direct };
 
-	return move_boxes(&q, cx, c, far, src, dst);
+	return c->nbox ? move_boxes(&q, cx, c, far, src, dst) : move_slices(&q, c, far, src, which, dst);
 }
 
 /* Those that permute c links with cx; none if they are too many. */
@@ -390,7 +391,7 @@ static void cycle_of(const struct coll_cx *cx, const struct prog_coll *c, struct
 
 struct err *coll_run(struct coll_cx *cx, const struct prog_coll *c, uint32_t site, char *const *ptr, bool in_place, const struct coll_then *then)
 {
-	char *const *res = ptr + c->nin;
+	char *const *res = ptr + c->nin + (c->slices > 0);
 	int64_t n = c->outer * c->inner;
 	int pe[MAX_ROW];
 	struct coll_group g;
@@ -420,7 +421,7 @@ struct err *coll_run(struct coll_cx *cx, const struct prog_coll *c, uint32_t sit
 			TRY(blocks(cx->c, &g, site, COLL_all_gather, c->algo, gather_of(g.n, c->outer, c->inner), ptr[i], res[i]));
 			break;
 		case COLL_all_to_all:
-			TRY(c->nbox ? boxes(cx, &g, site, c, ptr[i], res[i]) : blocks(cx->c, &g, site, COLL_all_to_all, c->algo, exchange_of(g.n, c->outer, c->inner, c->inner2), ptr[i], res[i]));
+			TRY(c->nbox || c->slices ? pieces(cx, &g, site, c, ptr[i], ptr[c->nin], res[i]) : blocks(cx->c, &g, site, COLL_all_to_all, c->algo, exchange_of(g.n, c->outer, c->inner, c->inner2), ptr[i], res[i]));
 			break;
 		case COLL_broadcast:
 			if (cx->p->group[c->group].row[cx->pos] < 0 && n)
@@ -461,7 +462,7 @@ int64_t coll_own(const struct coll_cx *cx)
 		int64_t n = c->outer * c->inner;
 		int pe[MAX_ROW] = { 0 };
 		struct coll_group g = { 2, 0, pe };
-		if (k == COLL_barrier || c->nbox || c->hops)
+		if (k == COLL_barrier || c->nbox || c->slices || c->hops)
 			continue;
 		if (k != COLL_permute)
 			group_of(cx, c, pe, &g);

@@ -219,6 +219,11 @@ struct err *move_rows(const struct call *q, const struct blocks *b);
 /* What of c's boxes goes to cx, and from it.  far: members of q do not all map each other. */
 struct err *move_boxes(const struct call *q, const struct coll_cx *cx, const struct prog_coll *c, bool far, const char *x, char *y);
 
+/* --- slices.c --- */
+
+/* Rows that the slices at `which` (prog.h) name, of operands like that at x, from where they lie into y.  far: as of move_boxes. */
+struct err *move_slices(const struct call *q, const struct prog_coll *c, bool far, const char *x, const int64_t *which, char *y);
+
 struct err *move_barrier(const struct call *q);
 
 #endif

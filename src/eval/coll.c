@@ -227,11 +227,37 @@ static void box_copy(char *y, const struct ir_type_info *to, const char *x, cons
 	}
 }
 
+/* The output of each, with the rows that its slices name written over it. */
+static struct err *walk_ragged(struct walk *w, const struct ir_fn *fn, const struct ir_op *o, struct team t, struct blk *const *in, struct blk **out)
+{
+	const struct ir_type_info *tx = ir_vtype(w->m, fn, ir_in(fn, o, 0)), *ty = ir_vtype(w->m, fn, o->out), *ts = ir_vtype(w->m, fn, ir_in(fn, o, 2));
+	int *who = mem_alloc(sizeof *who * (size_t)t.n), n;
+	struct err *e = NULL;
+	for (int i = 0; i < t.n && !e; i++) {
+		struct blk *const *mine = in + (size_t)i * o->nin;
+		struct blk *b = out[i] = blk_new((size_t)ty->bytes);
+		memcpy(b->p, mine[1]->p, b->n);
+		if ((e = members(w, (ir_group)ir_attr(fn, o, AT_group), t, t.pos[i], who, &n)) || !ty->bytes || !tx->bytes)
+			continue;
+		const int64_t row = ty->bytes / ty->dim[0], each = ts->dim[0] / n;
+		for (int64_t k = 0; k < each * n; k++) {
+			int64_t s[SLICE_NUMBERS];
+			memcpy(s, mine[2]->p + (size_t)k * sizeof s, sizeof s);
+			prog_slice_clip(s, tx->dim[0], ty->dim[0]);
+			memcpy(b->p + s[SLICE_TO] * row, in[(size_t)who[k / each] * o->nin]->p + s[SLICE_FROM] * row, (size_t)(s[SLICE_ROWS] * row));
+		}
+	}
+	free(who);
+	return e;
+}
+
 struct err *walk_coll(struct walk *w, const struct ir_fn *fn, const struct ir_op *o, struct team t,
                       struct blk *const *in, struct blk **out)
 {
 	if (ir_has_attr(o->kind, AT_redop) && ir_attr(fn, o, AT_redop) == RED_softmax)
 		return walk_joint(w, fn, o, t, in, out);
+	if (o->kind == IR_ragged_all_to_all)
+		return walk_ragged(w, fn, o, t, in, out);
 	int *who = mem_alloc(sizeof *who * (size_t)t.n), n;
 	const char **x = mem_alloc(sizeof *x * (size_t)t.n);
 	struct prog_expr *expr = NULL;

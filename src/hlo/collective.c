@@ -138,13 +138,14 @@ static struct err *mesh_groups(struct hlo *h, struct cur c, int *rows, int *cols
 	return NULL;
 }
 
-/* The groups of a collective with this property of them and this channel. */
+/* The groups of a collective with this property of them and this channel, UINT32_MAX: none. */
 static struct err *groups(struct hlo *h, uint32_t attr, uint32_t channel, int64_t global, ir_group *g, bool *alone)
 {
 	int n, rank, rows = 0, cols = 0, d, code;
-	int64_t *id, dim[2], ch;
+	int64_t *id, dim[2], ch = 0;
 	struct cur c;
-	TRY(attr_int(h, channel, &ch));
+	if (channel != UINT32_MAX)
+		TRY(attr_int(h, channel, &ch));
 	TRY(attr_open(h, attr, &c, &d, &code));
 	if (d == D_VHLO && code == V_MESH_AXES) {
 		TRY(mesh_groups(h, c, &rows, &cols, &id));
@@ -255,6 +256,76 @@ struct err *conv_collective_permute(struct hlo *h, const struct wop *o)
 	TRY(attr_int(h, p[0], &ch));
 	TRY(attr_ints(h, p[1], &n, &pairs));
 	return permute(h, o, ch, n, pairs);
+}
+
+/* --- rows that data name -------------------------------------------------- */
+
+/* An entry of a dictionary; *out = UINT32_MAX if it has none of that name. */
+static struct err *entry(struct hlo *h, uint32_t dict, const char *name, uint32_t *out)
+{
+	uint32_t n, *kv;
+	struct span key;
+	*out = UINT32_MAX;
+	TRY(attr_dict(h, dict, &n, &kv));
+	for (uint32_t i = 0; i < n; i++) {
+		TRY(attr_str(h, kv[2 * i], &key));
+		if (span_is(h, key, name))
+			*out = kv[2 * i + 1];
+	}
+	return NULL;
+}
+
+/* Numbers `from` to `end` of each slice. */
+static ir_val numbers(struct ir_b *b, ir_val slices, int64_t k, int64_t from, int64_t end)
+{
+	return ir_slice(b, slices, (int64_t[]){ 0, from }, (int64_t[]){ k, end }, (int64_t[]){ 1, 1 });
+}
+
+static ir_val beside(struct ir_b *b, uint32_t n, const ir_val *in, int64_t k, int64_t wide)
+{
+	int64_t dim[2] = { k, wide }, along = 1;
+	return ir_emit(b, IR_concatenate, n, in, ir_tensor(b->m, DT_i64, 2, dim), &along, 1);
+}
+
+/* Its members say what they send, and where that goes: they tell those who are to have it, who then read it.  A slice has as many rows as both say. */
+struct err *ragged_all_to_all(struct hlo *h, const struct wop *o, uint32_t config)
+{
+	enum { OPERAND, OUTPUT, INPUT_OFFSETS, SEND_SIZES, OUTPUT_OFFSETS, RECV_SIZES, OPERANDS };
+	struct ir_b *b = &h->b;
+	ir_val in[OPERANDS], sent[3], told;
+	uint32_t of, channel;
+	ir_group g;
+	bool alone;
+	TRY(op_ins_n(h, o, OPERANDS, in));
+	TRY(entry(h, config, "replica_groups", &of));
+	TRY(entry(h, config, "channel_id", &channel));
+	if (of == UINT32_MAX)
+		return bad_op(h, "it has no groups");
+	TRY(groups(h, of, channel, 1, &g, &alone));
+	if (alone) {
+		int n = h->m->num_partitions;
+		int64_t *id = ARENA_NEW(&h->a, int64_t, n);
+		for (int i = 0; i < n; i++)
+			id[i] = i;
+		g = ir_group_add(h->m, n, 1, id);
+	}
+	const struct ir_type_info *t = ir_vtype(h->m, b->fn, in[INPUT_OFFSETS]);
+	int64_t k = t->rank == 1 ? t->dim[0] : -1, column[2] = { k, 1 };
+	for (int i = INPUT_OFFSETS; i < OPERANDS; i++) {
+		t = ir_vtype(h->m, b->fn, in[i]);
+		if (t->rank != 1 || t->dim[0] != k || (dtype_info[t->dtype].cls != DT_INT && dtype_info[t->dtype].cls != DT_UINT))
+			return bad_op(h, "its offsets and sizes are not four lists of as many integers");
+		in[i] = ir_reshape(b, ir_convert(b, in[i], DT_i64), 2, column);
+	}
+	sent[SLICE_FROM] = in[INPUT_OFFSETS];
+	sent[SLICE_TO] = in[OUTPUT_OFFSETS];
+	sent[SLICE_ROWS] = in[SEND_SIZES];
+	told = beside(b, 3, sent, k, 3);
+	ir_type type = b->fn->val.p[told].type;
+	TRY(op_emit_t(h, IR_all_to_all, 1, &told, 1, &type, 3, (int64_t[]){ 0, 0, g }, &told));
+	sent[0] = numbers(b, told, k, 0, SLICE_ROWS);
+	sent[1] = ir_bin(b, ELEM_minimum, numbers(b, told, k, SLICE_ROWS, SLICE_NUMBERS), in[RECV_SIZES]);
+	return op_emit(h, o, IR_ragged_all_to_all, 3, (ir_val[]){ in[OPERAND], in[OUTPUT], beside(b, 2, sent, k, 3) }, 1, (int64_t[]){ g });
 }
 
 /* --- those with a root --------------------------------------------------- */

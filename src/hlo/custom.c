@@ -504,9 +504,9 @@ struct err *conv_custom_call(struct hlo *h, const struct wop *o)
 	TRY(half_known(h, o, target, p[3], &half));
 	if (half)
 		return NULL;
-	TRY(config_of(h, o, target, p[1], &config));
 	if (span_is(h, target, "ragged_all_to_all"))
-		return no_op(h, "'ragged_all_to_all' is not known; rows that are padded to one length can be exchanged by jax.lax.all_to_all");
+		return ragged_all_to_all(h, o, p[1]);
+	TRY(config_of(h, o, target, p[1], &config));
 	if (span_is(h, target, "ApproxTopK"))
 		return approx_top_k(h, o, p[3], config);
 	if (span_is(h, target, "Qr") || span_is(h, target, "ProductOfElementaryHouseholderReflectors"))

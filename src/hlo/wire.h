@@ -262,6 +262,7 @@ const struct ir_op *value_origin(const struct hlo *h, const struct ir_fn **fn, i
  * operand as it is (*alone), and one over replicas and all their partitions (!global) has a single group. */
 struct err *group_make(struct hlo *h, int rows, int cols, int64_t *id, int64_t channel, bool global, ir_group *g, bool *alone);
 struct err *all_to_all(struct hlo *h, const struct wop *o, int64_t split, int64_t concat, int64_t count, ir_group g);
+struct err *ragged_all_to_all(struct hlo *h, const struct wop *o, uint32_t config);     /* config: a dictionary */
 struct err *permute(struct hlo *h, const struct wop *o, int64_t channel, int n, const int64_t *pairs);    /* pairs: n numbers */
 conv_fn conv_reducing, conv_cross_replica_sum, conv_all_gather, conv_all_to_all, conv_collective_permute, conv_collective_broadcast,
 	conv_collective_reduce;

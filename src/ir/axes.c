@@ -618,6 +618,17 @@ static void all_to_all(struct rule *r)
 		}
 }
 
+/* Rows go anywhere, whole. */
+static void ragged_all_to_all(struct rule *r)
+{
+	alone(r, 0, 0, FACTOR_WHOLE);
+	both(r, 1, 0, res(r, 0), 0, FACTOR_WHOLE);
+	for (int d = 1; d < out_t(r, 0)->rank; d++)
+		shared(r, 0, 2, 0, 1, d, out_t(r, 0)->dim[d], FACTOR_EACH);
+	for (int d = 0; d < 2; d++)
+		alone(r, 2, d, FACTOR_WHOLE);
+}
+
 static void redistribute(struct rule *r)
 {
 	for (int d = 0; d < in_t(r, 0)->rank; d++)

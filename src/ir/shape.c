@@ -523,6 +523,19 @@ static struct err *sh_coll(const struct at *a, uint32_t i, struct shape *s)
 	return NULL;
 }
 
+static struct err *ragged(const struct at *a, struct shape *s)
+{
+	const struct ir_type_info *x = operand(a, 0), *y = operand(a, 1), *w = operand(a, 2);
+	bool alike = x->dtype == y->dtype && x->dtype != DT_token && x->rank == y->rank && x->rank > 0;
+	for (int d = 1; d < x->rank && alike; d++)
+		alike = x->dim[d] == y->dim[d];
+	NEED(alike, "an operand and an output of two types, or of rows that differ");
+	NEED(w->dtype == DT_i64 && w->rank == 2 && w->dim[1] == 3 && w->dim[0] % members(a) == 0, "slices that are not i64[k, 3], as many of each of %lld members",
+	     (long long)members(a));
+	like(s, y);
+	return NULL;
+}
+
 static struct err *permute(const struct at *a)
 {
 	int n = count(a, AT_pairs);
@@ -699,6 +712,9 @@ struct err *ru_shape(const struct at *a, uint32_t i, struct shape *s, bool *know
 	case IR_collective_broadcast:
 		TRY(group_ok(a));
 		return sh_coll(a, i, s);
+	case IR_ragged_all_to_all:
+		TRY(group_ok(a));
+		return ragged(a, s);
 	case IR_redistribute:
 		*known = false;
 		s->rank = -1;

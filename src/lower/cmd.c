@@ -43,9 +43,11 @@ void lw_meets(struct lw *w, int nin, int n, struct place *const *pl)
 {
 	size_t last = 0;
 	for (size_t i = w->landed; i < w->flight.n && !w->lane; i++)
-		for (int k = 0; k < n; k++)
-			if (lw_shares(w, pl[k]->store, w->flight.p[i].out) || (k >= nin && lw_shares(w, pl[k]->store, w->flight.p[i].in)))
+		for (int k = 0; k < n; k++) {
+			const struct flight *g = &w->flight.p[i];
+			if (lw_shares(w, pl[k]->store, g->out) || (k >= nin && (lw_shares(w, pl[k]->store, g->in[0]) || lw_shares(w, pl[k]->store, g->in[1]))))
 				last = i + 1;
+		}
 	land(w, last);
 	for (int k = nin; k < n && !w->lane; k++)
 		lw_loans_write(w, pl[k]->store);

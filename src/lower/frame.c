@@ -280,6 +280,8 @@ static int updates(struct lw *w, const struct ir_fn *fn, const struct ir_op *o, 
 {
 	if (o->kind == IR_dynamic_update_slice || (o->kind == IR_scatter && o->nout == 1))
 		return 0;
+	if (o->kind == IR_ragged_all_to_all)
+		return 1;
 	if (o->kind == IR_fused)
 		return gen_loop_over(w->tmp, w->m, ir_fn_of(w->m, (ir_fnid)ir_attr(fn, o, AT_fn)), r);
 	if (o->kind != IR_loop)

@@ -46,7 +46,7 @@ bool lower_between_hosts(const struct plan_on *p, const struct ir_fn *fn, const 
 double lower_coll_time(const struct plan_on *p, const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o)
 {
 	double in = 0, out = 0;
-	for (uint32_t k = 0; k < o->nin; k++) {
+	for (uint32_t k = 0; k < o->nout; k++) {
 		in += (double)ir_vtype(m, fn, ir_in(fn, o, k))->bytes;
 		out += (double)ir_vtype(m, fn, o->out + k)->bytes;
 	}
@@ -59,6 +59,7 @@ double lower_coll_time(const struct plan_on *p, const struct ir_module *m, const
 	case IR_reduce_scatter: return plan_move_time(p, COLL_reduce_scatter, g, out);
 	case IR_all_gather: return plan_move_time(p, COLL_all_gather, g, out);
 	case IR_collective_permute: return plan_move_time(p, COLL_permute, across(p, pair, n), in);
+	case IR_ragged_all_to_all: return plan_move_time(p, COLL_all_to_all, g, MIN(in, out));
 	default: return plan_move_time(p, COLL_all_to_all, g, out);
 	}
 }
@@ -89,9 +90,9 @@ void lw_begin_beside(struct lw *w)
 	lw_await(w, made);
 }
 
-void lw_end_beside(struct lw *w, const struct place *in, const struct place *out)
+void lw_end_beside(struct lw *w, const struct place *in, const struct place *also, const struct place *out)
 {
-	struct flight g = { lw_mark(w), in->store, out->store };
+	struct flight g = { lw_mark(w), { in->store, also->store }, out->store };
 	w->lane = 0;
 	arr_push(&w->flight, g);
 }

@@ -174,7 +174,7 @@ static bool *worth(struct lw *w, const struct frame *f)
 	bool *read = ARENA_NEW(w->tmp, bool, fn->val.n), *lend = lw_gathers(w, f), closed;
 	for (size_t i = fn->op.n; i-- > 0;) {
 		const struct ir_op *o = &fn->op.p[i];
-		for (uint32_t k = 0; k < o->nin && ir_info(o->kind)->flags & IR_COLL; k++) {
+		for (uint32_t k = 0; k < o->nout && ir_info(o->kind)->flags & IR_COLL; k++) {
 			ir_val y = o->out + k;
 			bool kept = f->last[y] < 0 || f->last[y] == INT_MAX || read[y];
 			ir_val x = f->root[ir_in(fn, o, k)];

@@ -90,7 +90,7 @@ struct frame {
 struct loop_frame { ARR(int) extend; int now[PROG_LANES]; };
 struct mark { int done[PROG_LANES]; };
 /* A collective of lane 1: the mark behind it, the stores that it reads and writes. */
-struct flight { int mark, in, out; };
+struct flight { int mark, in[2], out; };
 
 /* A kernel whose code is still to be made. */
 struct pending { uint32_t kern; ir_fnid fn; };
@@ -172,9 +172,9 @@ struct place *lw_temp(struct lw *w, enum dtype dt, int rank, const int64_t *dim)
 
 /* --- lane.c --- */
 bool lw_beside(const struct lw *w, const struct frame *f, int i);     /* shall collective i of f go on while lane 0 computes? */
-/* The command between them goes to lane 1, and has these operands. */
+/* The command between them goes to lane 1, and has these operands; also: a second one that it reads, or in again. */
 void lw_begin_beside(struct lw *w);
-void lw_end_beside(struct lw *w, const struct place *in, const struct place *out);
+void lw_end_beside(struct lw *w, const struct place *in, const struct place *also, const struct place *out);
 bool lw_talks(const struct lw *w, const struct ir_fn *fn);            /* is there a collective in it, or in what it holds? */
 
 /* --- loan.c --- */

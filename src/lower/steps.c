@@ -108,10 +108,58 @@ static int64_t product(const int64_t *d, int n)
 	return p;
 }
 
+/* c, of nin operands, of which peers see the first, and a result behind them. */
+static void emit_coll(struct lw *w, struct frame *f, const struct prog_coll *c, bool beside, int nin, struct place *const *pl)
+{
+	w->buf.p[w->store.p[pl[0]->store].buf].bits |= BUF_PEER;
+	w->buf.p[w->store.p[pl[nin]->store].buf].bits |= BUF_PEER;
+	arr_push(&w->coll, *c);
+	lw_loans_settle(w, f);
+	lw_loans_write(w, pl[nin]->store);
+	if (beside)
+		lw_begin_beside(w);
+	lw_meets(w, nin, nin + 1, pl);
+	struct prog_cmd *q = lw_cmd(w, CMD_COLL);
+	q->id = (uint32_t)w->coll.n - 1;
+	lw_opnds(w, q, nin + 1, pl);
+	if (beside)
+		lw_end_beside(w, pl[0], pl[nin - 1], pl[nin]);
+}
+
+/* A dense place that is not one of a loan. */
+static struct place *own_dense(struct lw *w, struct frame *f, ir_val v)
+{
+	struct place *p = lw_dense(w, f, v);
+	return lw_is_lent(w, p) ? lw_copy(w, p) : p;
+}
+
+/* Rows that others have are written over the output, where it lies if it dies here. */
+static struct err *lower_ragged(struct lw *w, struct frame *f, int i)
+{
+	const struct ir_op *o = &f->fn->op.p[i];
+	const struct ir_type_info *t = ir_vtype(w->m, f->fn, ir_in(f->fn, o, 0)), *rt = ir_vtype(w->m, f->fn, o->out), *st = ir_vtype(w->m, f->fn, ir_in(f->fn, o, 2));
+	struct prog_coll c = { .kind = COLL_all_to_all, .dtype = t->dtype, .redop = RED_add, .nin = 1, .outer = 1, .inner = t->bytes, .outer2 = 1, .inner2 = rt->bytes,
+	                       .group = lw_group(w, (ir_group)ir_attr(f->fn, o, AT_group)), .slices = st->dim[0] };
+	bool beside = lw_beside(w, f, i);
+	struct place *x = own_dense(w, f, ir_in(f->fn, o, 0)), *which = own_dense(w, f, ir_in(f->fn, o, 2)), *y = lw_steal(w, f, i, ir_in(f->fn, o, 1));
+	if (!y) {
+		y = lw_result_at(w, f, i, o->out);
+		lw_emit_copy(w, f->at[ir_in(f->fn, o, 1)], y);
+	}
+	f->at[o->out] = y;
+	if (t->bytes && rt->bytes && st->bytes) {
+		c.row = t->bytes / t->dim[0];
+		emit_coll(w, f, &c, beside, 2, (struct place *[]){ x, which, y });
+	}
+	return NULL;
+}
+
 struct err *lower_coll(struct lw *w, struct frame *f, int i)
 {
 	const struct ir_op *o = &f->fn->op.p[i];
 	const struct ir_fn *fn = f->fn;
+	if (o->kind == IR_ragged_all_to_all)
+		return lower_ragged(w, f, i);
 	bool beside = lw_beside(w, f, i);
 	for (uint32_t k = 0; k < o->nin; k++) {  /* one command an operand: they may differ in size */
 		if (f->lent && f->lent[o->out + k]) {
@@ -188,27 +236,14 @@ struct err *lower_coll(struct lw *w, struct frame *f, int i)
 			out = f->at[o->out + k] = lw_temp(w, rt->dtype, rt->rank, rt->dim);     /* what is received lies as what is sent */
 			out->stride = in->stride;
 		}
-		in = out ? in : lw_dense(w, f, ir_in(fn, o, k));
-		in = lw_is_lent(w, in) ? lw_copy(w, in) : in;
+		in = out ? in : own_dense(w, f, ir_in(fn, o, k));
 		if (!out)
 			out = f->at[o->out + k] = lw_result_at(w, f, i, o->out + k);
 		if (lw_place_bytes(out) == 0 && lw_place_bytes(in) == 0)
 			continue;
 		if (w->store.p[in->store].donated_to == out->store && in->off == out->off)
 			in = out;                        /* one name, if it is in place */
-		w->buf.p[w->store.p[in->store].buf].bits |= BUF_PEER;
-		w->buf.p[w->store.p[out->store].buf].bits |= BUF_PEER;
-		arr_push(&w->coll, c);
-		lw_loans_settle(w, f);
-		lw_loans_write(w, out->store);
-		if (beside)
-			lw_begin_beside(w);
-		lw_meets(w, 1, 2, (struct place *[]){ in, out });
-		struct prog_cmd *q = lw_cmd(w, CMD_COLL);
-		q->id = (uint32_t)w->coll.n - 1;
-		lw_opnds(w, q, 2, (struct place *[]){ in, out });
-		if (beside)
-			lw_end_beside(w, in, out);
+		emit_coll(w, f, &c, beside, 1, (struct place *[]){ in, out });
 	}
 	return NULL;
 }

@@ -9,7 +9,7 @@
 /* Does m, or who is asked about it (ir_key), say what each device does? */
 static bool by_hand(const struct ir_module *m)
 {
-	static const enum ir_kind kind[] = { IR_manual, IR_all_reduce, IR_all_gather, IR_reduce_scatter, IR_all_to_all, IR_collective_permute, IR_collective_broadcast, IR_partition_id, IR_replica_id };
+	static const enum ir_kind kind[] = { IR_manual, IR_all_reduce, IR_all_gather, IR_reduce_scatter, IR_all_to_all, IR_ragged_all_to_all, IR_collective_permute, IR_collective_broadcast, IR_partition_id, IR_replica_id };
 	bool any = m->key.n > 0;
 	for (size_t k = 0; k < NELEM(kind); k++)
 		any |= pass_has(m, kind[k]);

@@ -248,7 +248,7 @@ static enum coll_kind kind_of(const struct ir_op *o)
 	switch ((enum ir_kind)o->kind) {
 	case IR_all_gather: return COLL_all_gather;
 	case IR_reduce_scatter: return COLL_reduce_scatter;
-	case IR_all_to_all: case IR_redistribute: return COLL_all_to_all;
+	case IR_all_to_all: case IR_redistribute: case IR_ragged_all_to_all: return COLL_all_to_all;
 	case IR_collective_permute: return COLL_permute;
 	case IR_collective_broadcast: return COLL_broadcast;
 	default: return COLL_all_reduce;
@@ -290,7 +290,7 @@ double pass_coll_bytes(const struct ir_module *m, const struct ir_fn *fn, const 
 	switch (kind_of(o)) {
 	case COLL_all_gather: return out - in;
 	case COLL_reduce_scatter: return in - out;
-	case COLL_all_to_all: return n > 0 ? out * (n - 1) / n : 0;
+	case COLL_all_to_all: return n > 0 ? (o->kind == IR_ragged_all_to_all ? MIN((double)ir_vtype(m, fn, ir_in(fn, o, 0))->bytes, out) : out) * (n - 1) / n : 0;
 	case COLL_permute: {
 		const int64_t *w = ir_attrs(fn, o, AT_pairs, &pairs);
 		for (int i = 0; i + 1 < pairs; i += 2)
@@ -349,7 +349,7 @@ static double per_run(const struct told *t, const struct trip *q, enum coll_algo
 		*other = 0;
 		return plan_coll_time(p, k, n, 0, COLL_auto);
 	}
-	double unit = k == COLL_all_to_all && n.n ? (q->o->kind == IR_redistribute && n.n > 1 ? q->bytes / (n.n - 1) : all / n.n) : all;
+	double unit = k == COLL_all_to_all && n.n ? (q->o->kind != IR_all_to_all && n.n > 1 ? q->bytes / (n.n - 1) : all / n.n) : all;
 	*by = plan_coll_algo(p, k, n, unit);
 	*how = plan_coll_other(p, k, n, unit);
 	*other = *how ? plan_coll_time(p, k, n, unit, *how) : 0;

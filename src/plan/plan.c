@@ -291,6 +291,8 @@ double plan_prog_coll(const struct plan_on *on, const struct prog *p, const stru
 
 	if (c->nbox)                      /* as plan_coll_bytes has it */
 		each = boxes_into(c, pos) * c->nin / MAX(g.n - 1, 1);
+	if (c->slices)                    /* data tell: a guess is that all rows go, each member the same */
+		each = (double)MIN(c->inner, c->inner2) / MAX(g.n, 1);
 	*in_place = c->hops && g.hosts < 2;
 	*bytes = plan_coll_bytes((enum coll_kind)c->kind, g.n, each);
 	return plan_coll_time(on, (enum coll_kind)c->kind, g, *in_place ? 0 : each, COLL_auto);

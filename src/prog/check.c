@@ -108,28 +108,32 @@ static struct err *run_coll(struct check *ck, int d, const struct prog_cmd *c)
 		out *= n;
 	if (k->kind == COLL_reduce_scatter)
 		in *= n;
-	if (k->nbox) {
+	if (k->nbox || k->slices) {
 		out = k->inner2;
 	} else if (k->kind == COLL_all_to_all) {
 		in *= n;
 		out = k->outer2 * k->inner2 * n;
 	}
-	struct reach ri = {0, in, 1, {0}, in}, ro = {0, out, 1, {0}, out};
-	bool over = k->kind == COLL_all_reduce || k->kind == COLL_scan || k->kind == COLL_broadcast || k->kind == COLL_permute || (n == 1 && !k->nbox);
-	for (uint32_t i = 0; i < k->nin; i++) {
-		if (ck->p->buf[o[i].buf].kind == BUF_LENT)
+	int64_t slices = k->slices * SLICE_NUMBERS * (int64_t)sizeof(int64_t);
+	struct reach ri = {0, in, 1, {0}, in}, rs = {0, slices, 1, {0}, slices}, ro = {0, out, 1, {0}, out};
+	bool over = k->kind == COLL_all_reduce || k->kind == COLL_scan || k->kind == COLL_broadcast || k->kind == COLL_permute || (n == 1 && !k->nbox && !k->slices);
+	const uint32_t nin = coll_nin(k);
+	for (uint32_t i = 0; i < nin; i++) {
+		if (i < k->nin && ck->p->buf[o[i].buf].kind == BUF_LENT)
 			return ERR(PRECONDITION, "b%u, which is lent, may not be where peers can read it", o[i].buf);
-		TRY(ck_use(ck, d, c, &o[i], &ri, false, false));
+		TRY(ck_use(ck, d, c, &o[i], i < k->nin ? &ri : &rs, false, i < k->nin && k->slices));
 	}
-	for (uint32_t i = k->nin; i < 2u * k->nin; i++) {
+	for (uint32_t i = nin; i < nin + k->nin; i++) {
 		for (uint32_t j = 0; j < i; j++) {
 			bool equal;
-			if (!ck_meet(ck, &ck->dev[d], &o[j], j < k->nin ? &ri : &ro, &o[i], &ro, &equal))
+			if (!ck_meet(ck, &ck->dev[d], &o[j], j < k->nin ? &ri : j < nin ? &rs : &ro, &o[i], &ro, &equal))
 				continue;
-			if (j + k->nin == i && equal && over)
+			if (j + nin == i && equal && over)
 				continue;
-			return ERR(PRECONDITION, "result b%u overlaps %s b%u", o[i].buf, j < k->nin ? "operand" : "result", o[j].buf);
+			return ERR(PRECONDITION, "result b%u overlaps %s b%u", o[i].buf, j < nin ? "operand" : "result", o[j].buf);
 		}
+		if (k->slices)
+			TRY(ck_use(ck, d, c, &o[i], &ro, false, true));
 		TRY(ck_use(ck, d, c, &o[i], &ro, true, false));
 	}
 	return NULL;

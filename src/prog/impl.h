@@ -14,7 +14,8 @@ int expr_nin(unsigned fn);
 void print_cmd(struct str *s, const struct prog *p, const struct prog_cmd *c);
 
 /* Operands then results of a collective or a kernel: what a command on it must bring. */
-static inline uint32_t coll_nopnd(const struct prog_coll *c) { return 2u * c->nin; }
+static inline uint32_t coll_nin(const struct prog_coll *c) { return c->nin + (c->slices > 0); }
+static inline uint32_t coll_nopnd(const struct prog_coll *c) { return coll_nin(c) + c->nin; }
 static inline uint32_t kern_nopnd(const struct prog_kern *k) { return (uint32_t)k->nin + k->nout; }
 static inline uint32_t custom_nopnd(const struct prog_custom *c) { return (uint32_t)c->nin + c->nout; }
 static inline bool is_loan(unsigned op) { return op >= CMD_LEND && op <= CMD_WAIT; }

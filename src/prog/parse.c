@@ -492,6 +492,11 @@ static struct prog_coll coll(struct in *in)
 		c.box = list(in, &n);
 		c.nbox = (uint32_t)MIN(n, UINT32_MAX);
 	}
+	if (have(in, "slices")) {
+		c.slices = ranged(in, 1, INT64_MAX);
+		want(in, "of");
+		c.row = ranged(in, 1, INT64_MAX);
+	}
 	if (have(in, "expr"))
 		c.expr = expr(in);
 	return c;

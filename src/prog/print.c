@@ -174,6 +174,8 @@ static void coll(struct str *s, uint32_t i, const struct prog_coll *c)
 		str_add(s, " boxes ");
 		list(s, c->nbox, c->box);
 	}
+	if (c->slices)
+		str_addf(s, " slices %ld of %ld", (long)c->slices, (long)c->row);
 	if (c->expr)
 		expr(s, c->expr);
 	str_add(s, "\n");
@@ -211,7 +213,7 @@ void print_cmd(struct str *s, const struct prog *p, const struct prog_cmd *c)
 		break;
 	case CMD_COLL:
 		str_addf(s, "coll %u %s", c->id, prog_coll_name[p->coll[c->id].kind]);
-		opnds(s, p, c, p->coll[c->id].nin);
+		opnds(s, p, c, coll_nin(&p->coll[c->id]));
 		break;
 	case CMD_CUSTOM:
 		str_addf(s, "custom %u ", c->id);

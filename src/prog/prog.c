@@ -118,6 +118,7 @@ static uint64_t hash_coll(const struct prog *p, const struct prog_coll *c, uint6
 	int64_t w[] = {c->kind, c->algo, c->dtype, c->redop, c->nin, c->outer, c->inner, c->outer2, c->inner2};
 	h = hash_bytes(w, sizeof w, h);
 	h = c->nbox ? hash_bytes(c->box, sizeof *c->box * c->nbox, h) : h;
+	h = c->slices ? add(add(h, c->slices), c->row) : h;
 	if (c->kind == COLL_permute) {
 		h = hash_bytes(p->table[c->pairs].v, sizeof(int64_t) * (size_t)p->ndev, h);
 	} else {
@@ -178,14 +179,25 @@ bool prog_same_opnd(const struct prog_opnd *a, const struct prog_opnd *b)
 
 bool prog_in_place(const struct prog *p, const struct prog_cmd *c)
 {
-	uint32_t n = p->coll[c->id].nin;
+	uint32_t n = p->coll[c->id].nin, in = coll_nin(&p->coll[c->id]);
 
 	for (uint32_t i = 0; i < n; i++) {
-		const struct prog_opnd *a = &p->opnd[c->opnd + i], *b = &p->opnd[c->opnd + n + i];
+		const struct prog_opnd *a = &p->opnd[c->opnd + i], *b = &p->opnd[c->opnd + in + i];
 		if (!prog_same_opnd(a, b))
 			return false;
 	}
 	return true;
+}
+
+void prog_slice_clip(int64_t w[SLICE_NUMBERS], int64_t have, int64_t room)
+{
+	enum { FAR = 62 };            /* arrays have fewer than 2^62 rows: nothing overflows */
+	int64_t far = (int64_t)1 << FAR, from = MAX(-far, MIN(w[SLICE_FROM], far)), to = MAX(-far, MIN(w[SLICE_TO], far));
+	int64_t first = MAX(0, MAX(-from, -to)), end = MIN(w[SLICE_ROWS], MIN(have - from, room - to));
+
+	w[SLICE_FROM] = from + first;
+	w[SLICE_TO] = to + first;
+	w[SLICE_ROWS] = MAX(0, end - first);
 }
 
 int prog_cycle(const int64_t *from, const int64_t *to, int pos, int *out, bool *open)

@@ -118,7 +118,7 @@ enum prog_op {
 	CMD_LOOP,      /* reg[0] runs 0 .. imm-1 (imm < 0: reg[1] is the count); block[0] is the body */
 	CMD_WHILE,     /* run block[0] (the condition, which sets reg[0]); while reg[0] != 0 run block[1], block[0] */
 	CMD_CASE,      /* run block[clamp(reg[0])]; outside 0 .. nblock-1 takes the last */
-	CMD_COLL,      /* collective: coll, see prog_coll; opnd: nin operands then as many results */
+	CMD_COLL,      /* collective: coll, see prog_coll; opnd: nin operands, slices if it has such, then nin results */
 	CMD_CUSTOM,    /* host code: custom; opnd: operands then results */
 	CMD_MARK, CMD_AWAIT,   /* across lanes: AWAIT imm on a lane comes after MARK imm on another */
 	CMD_LEND,      /* id = coll; opnd: X */
@@ -152,7 +152,13 @@ struct prog_coll {
 	 * and source position, first element in the operand, in the result, extents.  inner and inner2 are the bytes of both. */
 	uint32_t nbox;
 	int64_t *box;
+	/* all_to_all whose blocks are rows that data name (slices > 0 of them, else none), of so many bytes each: operands are rows, then the slices, i64
+	 * [slices][SLICE_NUMBERS], of each member as many, in rank order; the result keeps what no slice is written over.  Of nin 1;
+	 * inner and inner2 are as of boxes. */
+	int64_t slices, row;
 };
+/* w: the same, of those rows alone that are in an operand of `have` rows and in a result of `room`. */
+void prog_slice_clip(int64_t w[SLICE_NUMBERS], int64_t have, int64_t room);
 enum { PROG_BOX_RANK = MAX_RANK };     /* dimensions of boxes at most */
 enum coll_kind {
 #define COLL(id, text) COLL_##id,

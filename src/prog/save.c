@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-enum { VERSION = 9, HEAD = 32 };
+enum { VERSION = 10, HEAD = 32 };
 static const char magic[8] = "RONDOPRG";
 
 struct io {
@@ -228,6 +228,8 @@ static void visit_coll(struct io *io, struct prog_coll *c)
 	N(c->outer2);
 	N(c->inner2);
 	TABLE(c->nbox, c->box, visit_i64);
+	N(c->slices);
+	N(c->row);
 	io->bad |= c->nin > UINT16_MAX / 2;
 }
 

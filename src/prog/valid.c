@@ -192,6 +192,10 @@ static struct err *valid_coll(const struct prog *p, uint32_t i)
 		return ERR(INVALID, "collective %u moves an impossible number of bytes", i);
 	if (c->nbox)
 		TRY(valid_boxes(p, c, i));
+	bool sliced = c->slices || c->row;
+	if (sliced && (c->kind != COLL_all_to_all || c->nbox || c->nin != 1 || c->outer != 1 || c->outer2 != 1 || c->slices < 1 || c->row < 1 || c->inner % c->row ||
+	               c->inner2 % c->row || c->slices > INT64_MAX / 65536 || c->slices % MAX(p->group[c->group].ncol, 1)))
+		return ERR(INVALID, "collective %u moves slices that are not as many of each member, or not of rows of its arrays", i);
 	return valid_expr(c->expr, "collective", i);
 }
 

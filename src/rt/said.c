@@ -26,6 +26,8 @@ static const char *sort_of(const struct ins *i)
 
 	if (k)
 		return k->k->id == KERN_gen || k->k->id == KERN_elem ? "loop fusion" : prog_kern_name[k->k->id];
+	if (c && c->slices)
+		return "ragged-all-to-all";
 	if (c)
 		return of_coll[c->kind] ? of_coll[c->kind] : prog_coll_name[c->kind];
 	return i->op == I_CUSTOM ? "custom-call" : "async-done";

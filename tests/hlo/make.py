@@ -437,6 +437,35 @@ func.func @main(%a: tensor<3xf32>, %c: tensor<2xcomplex<f32>>, %r: tensor<2xi32>
 }
 """, "1.20.0")
 
+# Rows that data name: of integers of several types, in groups; and over replicas, of which there is one.
+program("ragged", """
+module @ragged attributes {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 1 : i32} {
+func.func @main(%x: tensor<6x2xbf16>, %y: tensor<9x2xbf16>, %i: tensor<4xi32>, %s: tensor<4xi8>, %o: tensor<4xui16>, %r: tensor<4xi64>) -> (tensor<9x2xbf16>, tensor<9x2xbf16>) {
+  %0 = stablehlo.custom_call @ragged_all_to_all(%x, %y, %i, %s, %o, %r) {api_version = 4 : i32, backend_config = {replica_groups = dense<[[0, 2], [1, 3]]> : tensor<2x2xi64>, channel_id = 1 : i64}} : (tensor<6x2xbf16>, tensor<9x2xbf16>, tensor<4xi32>, tensor<4xi8>, tensor<4xui16>, tensor<4xi64>) -> tensor<9x2xbf16>
+  %1 = stablehlo.custom_call @ragged_all_to_all(%x, %y, %i, %s, %o, %r) {api_version = 4 : i32, backend_config = {replica_groups = dense<[[0]]> : tensor<1x1xi64>}} : (tensor<6x2xbf16>, tensor<9x2xbf16>, tensor<4xi32>, tensor<4xi8>, tensor<4xui16>, tensor<4xi64>) -> tensor<9x2xbf16>
+  return %0, %1 : tensor<9x2xbf16>, tensor<9x2xbf16>
+}
+}
+""")
+
+# Without groups, and with lists of two lengths.
+program("ragged_no_groups", """
+module @ragged attributes {mhlo.num_partitions = 2 : i32, mhlo.num_replicas = 1 : i32} {
+func.func @main(%x: tensor<6x2xf32>, %i: tensor<4xi32>) -> tensor<6x2xf32> {
+  %0 = stablehlo.custom_call @ragged_all_to_all(%x, %x, %i, %i, %i, %i) {api_version = 4 : i32, backend_config = {channel_id = 1 : i64}} : (tensor<6x2xf32>, tensor<6x2xf32>, tensor<4xi32>, tensor<4xi32>, tensor<4xi32>, tensor<4xi32>) -> tensor<6x2xf32>
+  return %0 : tensor<6x2xf32>
+}
+}
+""")
+program("ragged_lists", """
+module @ragged attributes {mhlo.num_partitions = 2 : i32, mhlo.num_replicas = 1 : i32} {
+func.func @main(%x: tensor<6x2xf32>, %i: tensor<4xi32>, %j: tensor<2xi32>) -> tensor<6x2xf32> {
+  %0 = stablehlo.custom_call @ragged_all_to_all(%x, %x, %i, %i, %i, %j) {api_version = 4 : i32, backend_config = {replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>, channel_id = 1 : i64}} : (tensor<6x2xf32>, tensor<6x2xf32>, tensor<4xi32>, tensor<4xi32>, tensor<4xi32>, tensor<2xi32>) -> tensor<6x2xf32>
+  return %0 : tensor<6x2xf32>
+}
+}
+""")
+
 # Collectives in two halves, as JAX 0.12 has them, and a call of the second version.
 program("halves", """
 module @halves attributes {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 1 : i32} {

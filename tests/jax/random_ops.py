@@ -85,7 +85,40 @@ def namespace():
     import jax
     import jax.numpy as jnp
     from jax import lax
-    return {"jax": jax, "jnp": jnp, "lax": lax, "np": np, "P": jax.sharding.PartitionSpec, "shard": lambda x, *spec: x}
+    return {"jax": jax, "jnp": jnp, "lax": lax, "np": np, "P": jax.sharding.PartitionSpec, "shard": lambda x, *spec: x, "ragged": ragged}
+
+
+def told(seed, n, rows, room):
+    """Offsets and sizes of a ragged_all_to_all, by device: some outside, some that do not agree, some over each other."""
+    rng = np.random.default_rng(seed)
+    k = n * int(rng.integers(1, 4))
+    i, s, o = (rng.integers(-2, most + 3, (n, k)) for most in (rows, max(rows, room) // 2, room))
+    r = s.reshape(n, n, -1).swapaxes(0, 1).reshape(n, k)
+    return [v.astype(np.int32) for v in (i, s, o, np.where(rng.random(r.shape) < 0.2, rng.integers(-2, rows + 3, r.shape), r))]
+
+
+def ragged(x, y, seed, n):
+    """What ragged_all_to_all does, which XLA:CPU does not have, by an all_gather."""
+    import jax.numpy as jnp
+    from jax import lax
+    i, s, o, r = told(seed, n, len(x), len(y))
+    k = i.shape[1] // n
+    if not x.size or not y.size:
+        return y
+    every, me, row = lax.all_gather(x, "d"), lax.axis_index("d"), np.arange(len(y))
+    for at in range(n * k):
+        a, c = at // k, np.arange(n) * k + at % k          # of member a, by receiver
+        of, rows = row - o[a, c][:, None] + i[a, c][:, None], row - o[a, c][:, None]
+        ok = (rows >= 0) & (rows < np.minimum(s[a, c], r[:, at])[:, None]) & (of >= 0) & (of < len(x))
+        mine = jnp.asarray(ok)[me].reshape(-1, *[1] * (x.ndim - 1))
+        y = jnp.where(mine, every[a][jnp.asarray(np.clip(of, 0, len(x) - 1))[me]], y)
+    return y
+
+
+def ragged_itself(x, y, seed, n):
+    import jax.numpy as jnp
+    from jax import lax
+    return lax.ragged_all_to_all(x, y, *[jnp.asarray(v)[lax.axis_index("d")] for v in told(seed, n, len(x), len(y))], axis_name="d")
 
 
 def free(steps, bound=()):
@@ -1177,7 +1210,7 @@ class Draw:
 
     def coll(self):
         n, x = self.devices, self.val()
-        f = self.pick(["psum", "psum", "pmax", "ppermute", "ppermute", "all_gather", "psum_scatter", "all_to_all", "index", "pmean", "group", "open"])
+        f = self.pick(["psum", "psum", "pmax", "ppermute", "ppermute", "all_gather", "psum_scatter", "all_to_all", "ragged", "index", "pmean", "group", "open"])
         a = self.int(0, x.rank)
         div = [k for k, d in enumerate(x.shape) if d % n == 0 and d]
         if f in ("psum", "group") and x.kind in "b" or f == "pmax" and x.kind in "bc" or f == "pmean" and x.kind not in "fc" or f in ("psum_scatter",) and x.kind == "b":
@@ -1196,6 +1229,12 @@ class Draw:
             return self.step("move", f"lax.ppermute($0, 'd', {ring[f == 'open':]})", x)
         if f == "index":
             return self.step("sum:9", "$0 + lax.axis_index('d').astype($0.dtype)", x) if x.kind == "i" else self.step("move", "lax.axis_index('d')")
+        if f == "ragged":
+            if not x.rank:
+                raise Skip
+            rows = [v for v in self.scope if v.dtype == x.dtype and v.rank == x.rank and v.shape[1:] == x.shape[1:]]
+            y = self.pick(rows) if self.odds(0.6) else self.step("move", f"jnp.zeros(({self.pick(self.palette)}, *$0.shape[1:]), $0.dtype)", x)
+            return self.step("move", f"ragged($0, $1, {self.int(0, 1 << 30)}, {n})", x, y)
         if f == "all_gather":
             if not x.rank:
                 raise Skip

@@ -35,7 +35,7 @@ os.environ.setdefault("JAX_PLATFORMS", "rondo,cpu")
 
 import numpy as np  # noqa: E402
 from random_model import EPS, floats, model, up  # noqa: E402
-from random_ops import GOOD, Draw, Step, free, namespace, render  # noqa: E402
+from random_ops import GOOD, Draw, Step, free, namespace, ragged_itself, render  # noqa: E402
 
 FACTOR = 8
 EXTREME = re.compile(r"\.(arg|cum|p)?(max|min)\(|reduce_window|softmax|logsumexp")       # of many elements
@@ -303,7 +303,7 @@ def run_on(where, c, values):
     ours = where[0].platform != "cpu"
     if c.how == "manual":
         mesh, n = Mesh(np.array(where[:c.devices]), ("d",)), c.devices
-        f = c.fn()
+        f = c.fn(ns={"ragged": ragged_itself} if ours else {})
 
         def body(*xs):
             return [y[None] for y in f(*[x[0] for x in xs])]

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental.layout import Format, Layout
-from jax.sharding import PartitionSpec as P, SingleDeviceSharding
+from jax.sharding import SingleDeviceSharding
 
 pytestmark = pytest.mark.only_rondo("messages of Rondo")
 LINE = {}
@@ -33,11 +33,6 @@ def foreign(x):
 
 
 @line_of
-def ragged(x, i):
-    return jax.lax.ragged_all_to_all(x, x, i, i, i, i, axis_name="d")
-
-
-@line_of
 def summed():
     return jnp.cumsum(jnp.zeros(1 << 36))[-1]
 
@@ -56,14 +51,6 @@ def test_tiles(which, words):
     assert words + has in refused(doubled, x, **{which: tiled})
     with pytest.raises(jax.errors.JaxRuntimeError, match="f32.16,24.," + re.escape(has)):
         jax.device_put(x, tiled)
-
-
-def test_ragged():
-    n = len(jax.devices())
-    mesh = jax.make_mesh((n,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
-    x, i = np.ones((4 * n, 2), np.float32), np.ones(n * n, np.int32)
-    text = refused(jax.shard_map(ragged, mesh=mesh, in_specs=P("d"), out_specs=P("d")), x, i, of=ragged)
-    assert "LINE: 'custom_call_v1': 'ragged_all_to_all'" in text and "jax.lax.all_to_all" in text, text
 
 
 def test_window_of_too_many():

@@ -165,6 +165,53 @@ static struct err *boxes(const struct dev *d, struct coll_lane *lane, struct col
 	return NULL;
 }
 
+/* A number of any size, most often one that fits. */
+static int64_t any(uint64_t *s, int64_t most)
+{
+	static const int64_t odd[] = { -1, -3, INT64_MIN, INT64_MAX, INT64_MIN + 1, INT64_MAX / 2 + 1, (int64_t)1 << 62 };
+	uint64_t draw = rnd(s);
+	return draw % 8 ? (int64_t)(draw / 8 % (uint64_t)(most + 1)) : odd[draw / 8 % NELEM(odd)];
+}
+
+/* Slices of rows, some of which lie over each other or outside: row by row, the later over the earlier.  Each device draws its own. */
+static struct err *slices(const struct dev *d, struct coll_lane *lane, struct coll_cx *cx, uint32_t group, int round, uint64_t s, int n, const int64_t *id, int32_t *x, int32_t *y)
+{
+	enum { EACH = 4, MOST = EACH * MAXP };
+	static const int64_t longest[] = { 1, 3, 40, 3000 };
+	int64_t have = (int64_t)(rnd(&s) % 70), room = (int64_t)(rnd(&s) % 90), wide = 1 + (int64_t)(rnd(&s) % (uint64_t)longest[rnd(&s) % NELEM(longest)]), each = (int64_t)(rnd(&s) % EACH) + 1;
+	uint64_t own = s ^ (uint64_t)(d->pos + 1) * 0x9e3779b97f4a7c15;
+	bool apart = rnd(&own) % 2;       /* no two in one place: they may come together */
+	int64_t w[MOST][SLICE_NUMBERS];
+	struct prog_coll c = { .kind = COLL_all_to_all, .dtype = DT_i32, .nin = 1, .group = group, .outer = 1, .inner = 4 * have * wide, .outer2 = 1, .inner2 = 4 * room * wide,
+	                       .slices = each * n, .row = 4 * wide };
+	char *ptr[] = { (char *)x, (char *)w, (char *)y };
+	int32_t *want = malloc((size_t)(room * wide) * 4 + 1);
+	struct err *e = NULL;
+	for (int64_t k = 0; k < each * n; k++) {
+		int64_t place = room / (each * n);
+		w[k][SLICE_FROM] = any(&own, have);
+		w[k][SLICE_TO] = apart ? k * place : any(&own, room);
+		w[k][SLICE_ROWS] = apart ? (int64_t)(rnd(&own) % (uint64_t)(place + 1)) : any(&own, have);
+	}
+	for (int64_t i = 0; i < have * wide; i++)
+		x[i] = val(round, d->pos, i);
+	for (int64_t i = 0; i < room * wide; i++)
+		y[i] = want[i] = (int32_t)~i;
+	for (int64_t k = 0; k < each * n; k++)
+		for (int64_t r = 0; r < room; r++) {
+			__int128 nth = (__int128)r - w[k][SLICE_TO], from = nth + w[k][SLICE_FROM];
+			for (int64_t i = 0; i < wide && nth >= 0 && nth < w[k][SLICE_ROWS] && from >= 0 && from < have; i++)
+				want[r * wide + i] = val(round, (int)id[k / each], (int64_t)from * wide + i);
+		}
+	TRY_GOTO(e, either(lane, (uint64_t)val(round, d->pos, 6) / 11, cx, &c, (uint32_t)round, ptr, false, NULL), out);
+	for (int64_t i = 0; i < room * wide && !e; i++)
+		if (y[i] != want[i])
+			e = ERR(INTERNAL, "round %d: element %lld of %lld rows of %lld is wrong: %d for %d", round, (long long)i, (long long)room, (long long)wide, y[i], want[i]);
+out:
+	free(want);
+	return e;
+}
+
 static void *device(void *v)
 {
 	struct dev *d = v;
@@ -235,10 +282,11 @@ static void *device(void *v)
 			d->err = ERR(CANCELLED, "on purpose");
 			break;
 		}
-		if (c.kind == COLL_all_to_all && rnd(&s) % 2) {
+		uint64_t form = c.kind == COLL_all_to_all ? rnd(&s) % 3 : 0;
+		if (form) {
 			uint64_t place = (uint64_t)val(round, d->pos, 77) / 13;
 			int32_t *x = place % 3 ? (int32_t *)(sym_base(h) + bx->off) : own, *y = place % 5 ? (int32_t *)(sym_base(h) + by->off) : own + cap / 4 * MAXP;
-			if ((d->err = boxes(d, lane, &cx, c.group, round, s, x, y)))
+			if ((d->err = form == 1 ? boxes(d, lane, &cx, c.group, round, s, x, y) : slices(d, lane, &cx, c.group, round, s, n, id, x, y)))
 				break;
 			continue;
 		}

@@ -84,6 +84,7 @@ static const struct example of[IR_COUNT] = {
 	[IR_reduce_scatter] = { WALK, "%1: f32[4]", "reduce_scatter %1 dim=0 group=[[0,1]] redop=add : f32[2]", "" },
 	[IR_all_to_all] = { WALK, "%1: f32[4,3]", "all_to_all %1 split=0 concat=1 group=[[0,1]] : f32[2,6]", "" },
 	[IR_redistribute] = { WALK, "%1: f32[4]", "redistribute %1 boxes=[0,1,2,0,1,1,1,0,0,1] group=[[0,1]] : f32[1]", "" },
+	[IR_ragged_all_to_all] = { WALK, "%1: f32[4,3], %2: f32[7,3], %3: i64[2,3]", "ragged_all_to_all %1, %2, %3 group=[[0,1]] : f32[7,3]", "" },
 	[IR_collective_permute] = { WALK, "%1: f32[5]", "collective_permute %1 pairs=[0,1,1,0] : f32[5]", "" },
 	[IR_collective_broadcast] = { WALK, "%1: f32[5]", "collective_broadcast %1 group=[[0,1]] : f32[5]", "" },
 	[IR_infeed] = { NONE, "%1: token", "infeed %1 config=\"c\" : f32[5], token", "" },
