@@ -193,7 +193,7 @@ void prog_slice_clip(int64_t w[SLICE_NUMBERS], int64_t have, int64_t room)
 {
 	enum { FAR = 62 };            /* arrays have fewer than 2^62 rows: nothing overflows */
 	int64_t far = (int64_t)1 << FAR, from = MAX(-far, MIN(w[SLICE_FROM], far)), to = MAX(-far, MIN(w[SLICE_TO], far));
-	int64_t first = MAX(0, MAX(-from, -to)), end = MIN(w[SLICE_ROWS], MIN(have - from, room - to));
+	int64_t first = MAX(0, MAX(-from, -to)), end = MIN(MAX(w[SLICE_ROWS], 0), MIN(have - from, room - to));
 
 	w[SLICE_FROM] = from + first;
 	w[SLICE_TO] = to + first;

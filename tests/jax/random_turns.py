@@ -126,7 +126,21 @@ class Loops:
             pairs = r.sample(pairs, r.randint(1, n))
         return f.op(f"collective_permute {x} pairs=[{words(p for pair in pairs for p in pair)}]", f.type[x])
 
+    def ragged(self, f, x, y):
+        """Rows of x of all devices, or of those in one group, over y: of some numbers that are the same everywhere, and the number of the device."""
+        r, n = self.rng, self.devices
+        group = rows([range(n)] if n % 2 or r.random() < 0.6 else [range(0, n, 2), range(1, n, 2)])
+        k = n * r.choice([1, 1, 2, 3])
+        most = self.dim[0] + 2
+        all = f.op(f"constant data=[{words(r.randint(-2, most) if j % 3 < 2 else r.randint(-1, most // 2) for j in range(3 * n * k))}]", f"i64[{n},{k},3]")
+        first = f.op(f"convert {f.op('partition_id', 'u32[]')}", "i64[]")
+        zero = f.op("constant data=0", "i64[]")
+        own = f.op(f"dynamic_slice {all}, {first}, {zero}, {zero} size=[1,{k},3]", f"i64[1,{k},3]")
+        return f.op(f"ragged_all_to_all {x}, {y}, {f.op(f'reshape {own}', f'i64[{k},3]')} group={group}", self.t)
+
     def mixed(self, f, x, y):
+        if self.rng.random() < 0.25:
+            return self.ragged(f, x, y)
         return f.op(f"sine {f.op(f'add {x}, {y}', self.t)}", self.t)
 
     def branch(self, nin, nout):
