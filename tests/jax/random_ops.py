@@ -1210,7 +1210,7 @@ class Draw:
 
     def coll(self):
         n, x = self.devices, self.val()
-        f = self.pick(["psum", "psum", "pmax", "ppermute", "ppermute", "all_gather", "psum_scatter", "all_to_all", "ragged", "index", "pmean", "group", "open"])
+        f = self.pick(["psum", "psum", "pmax", "ppermute", "ppermute", "all_gather", "psum_scatter", "all_to_all", "ragged", "ragged", "index", "pmean", "group", "open"])
         a = self.int(0, x.rank)
         div = [k for k, d in enumerate(x.shape) if d % n == 0 and d]
         if f in ("psum", "group") and x.kind in "b" or f == "pmax" and x.kind in "bc" or f == "pmean" and x.kind not in "fc" or f in ("psum_scatter",) and x.kind == "b":

@@ -74,6 +74,35 @@ def exchanges():
 
 
 @case
+def ragged():
+    """Rows that data name; in every other trial they may lie over each other, or outside.  XLA:CPU does not have it."""
+    if jax.devices()[0].platform == "cpu":
+        return
+    f = sharded(lambda x, y, *w: lax.ragged_all_to_all(x[0], y[0], *(v[0] for v in w), axis_name="x")[None], ins=(P("x"),) * 6)
+    for k, (dtype, rows, wide) in enumerate([("float32", 9, 3), ("bfloat16", 9, 5), ("float32", 400, 70), ("int8", 4000, 129), ("float32", 3000, 256), ("complex64", 0, 2)]):
+        rng = np.random.default_rng(k)
+        room = rows + 20
+        x, y = numbers((N, rows, wide), dtype), numbers((N, room, wide), dtype, 1)
+        if k % 2:
+            i, s, o = rng.integers(-3, rows + 9, (3, N, 2 * N))
+            r = np.where(rng.random(s.shape) < 0.8, s.reshape(N, N, 2).swapaxes(0, 1).reshape(N, 2 * N), rng.integers(-3, rows + 9, s.shape))
+        else:
+            s = rng.integers(0, rows // N + 1, (N, N))
+            i, o, r = np.cumsum(s, 1) - s, np.cumsum(s, 0) - s + 3, s.T
+        want = y.copy()
+        each = i.shape[1] // N
+        for me in range(N):
+            for at in range(N * each):
+                of, c = at // each, me * each + at % each
+                n = min(s[of, c], r[me, at])
+                lo, hi = max(0, -i[of, c], -o[of, c]), min(n, rows - i[of, c], room - o[of, c])
+                if hi > lo:
+                    want[me, o[of, c] + lo:o[of, c] + hi] = x[of, i[of, c] + lo:i[of, c] + hi]
+        for _ in range(2):
+            same(f(*map(spread, (x, y, *(v.astype(np.int32) for v in (i, s, o, r))))), want, what=f"ragged {dtype} {rows} {wide}")
+
+
+@case
 def in_loops():
     f = sharded(lambda x: lax.fori_loop(0, 3 * N, lambda i, x: lax.ppermute(x, "x", RING) + i, x))
     g = sharded(lambda x: lax.fori_loop(0, 50, lambda i, x: lax.psum(x, "x") / N, x))
