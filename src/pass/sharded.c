@@ -480,8 +480,8 @@ static void trip(const struct told *t, const struct trip *q, int rank)
 	str_add(s, ir_info((enum ir_kind)q->o->kind)->name);
 	str_add(s, " ");
 	ir_print_type(s, t->m, q->fn->val.p[ir_in(q->fn, q->o, 0)].type);
-	if (q->o->nin > 1)
-		str_addf(s, " and %u more", q->o->nin - 1);
+	if (q->o->nout > 1)
+		str_addf(s, " and %u more", q->o->nout - 1);
 	along(s, t, q);
 	tab(s, from, 70);
 	at = s->n;
@@ -496,11 +496,13 @@ static void trip(const struct told *t, const struct trip *q, int rank)
 	enum coll_algo by, how;
 	double other;
 	pass_add_time(&why, per_run(t, q, &by, &other, &how) * q->runs);
-	if (q->lent)
+	if (q->o->kind == IR_ragged_all_to_all)
+		str_add(&why, " if all rows go, as many to each: data tell, and what they name is read where it lies");
+	else if (q->lent)
 		str_add(&why, " of waits: it is read where it lies, nothing is copied");
 	else
 		str_addf(&why, " by %s", prog_algo_name[by]);
-	if (how) {
+	if (how && q->o->kind != IR_ragged_all_to_all) {
 		str_add(&why, " (next best: ");
 		pass_add_time(&why, other * q->runs);
 		str_addf(&why, " by %s)", prog_algo_name[how]);
