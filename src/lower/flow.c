@@ -57,10 +57,12 @@ static bool reads_late(struct lw *w, const struct frame *b, ir_val par, ir_val r
 	int at = (int)(o - g->op.p);
 	if (b->last[par] != at)
 		return b->last[par] > at;
-	if (o->kind == IR_dynamic_update_slice || o->kind == IR_scatter || o->kind == IR_ragged_all_to_all || o->kind == IR_attention_grad_add || o->kind == IR_loop || lw_uses(b, o, par) != 1)
+	if (o->kind == IR_dynamic_update_slice || o->kind == IR_scatter || o->kind == IR_attention_grad_add || o->kind == IR_loop || lw_uses(b, o, par) != 1)
 		return lw_uses(b, o, par) != 1;
 	if (lw_in_place(w, g, o))
 		return ir_in(g, o, res - o->out) != par;
+	if (o->kind == IR_ragged_all_to_all)
+		return ir_in(g, o, 1) != par;
 	const int over = o->kind == IR_fused ? gen_loop_over(w->tmp, w->m, ir_fn_of(w->m, (ir_fnid)ir_attr(g, o, AT_fn)), res - o->out) : -1;
 	if (over >= 0)
 		return ir_in(g, o, (uint32_t)over) != par;
