@@ -195,9 +195,9 @@ void prog_slice_clip(int64_t w[SLICE_NUMBERS], int64_t have, int64_t room)
 	int64_t far = (int64_t)1 << FAR, from = MAX(-far, MIN(w[SLICE_FROM], far)), to = MAX(-far, MIN(w[SLICE_TO], far));
 	int64_t first = MAX(0, MAX(-from, -to)), end = MIN(MAX(w[SLICE_ROWS], 0), MIN(have - from, room - to));
 
-	w[SLICE_FROM] = from + first;
-	w[SLICE_TO] = to + first;
 	w[SLICE_ROWS] = MAX(0, end - first);
+	w[SLICE_FROM] = w[SLICE_ROWS] ? from + first : 0;
+	w[SLICE_TO] = w[SLICE_ROWS] ? to + first : 0;
 }
 
 int prog_cycle(const int64_t *from, const int64_t *to, int pos, int *out, bool *open)

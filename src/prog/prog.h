@@ -157,7 +157,7 @@ struct prog_coll {
 	 * inner and inner2 are as of boxes. */
 	int64_t slices, row;
 };
-/* w: the same, of those rows alone that are in an operand of `have` rows and in a result of `room`. */
+/* w: the same, of those rows alone that are in an operand of `have` rows and in a result of `room`; zeros, if there are none. */
 void prog_slice_clip(int64_t w[SLICE_NUMBERS], int64_t have, int64_t room);
 enum { PROG_BOX_RANK = MAX_RANK };     /* dimensions of boxes at most */
 enum coll_kind {
