@@ -134,7 +134,7 @@ def machine():
     name = next((x.split(":", 1)[1].strip() for x in open("/proc/cpuinfo") if x.startswith("model name")), host.processor())
     memory = next(int(x.split()[1]) for x in open("/proc/meminfo") if x.startswith("MemTotal")) / 2**20
     tool = HERE.parent / "build" / "rondo"
-    head = subprocess.run([tool, "bench", "kern", "--only", "no row"], capture_output=True, text=True).stdout if tool.exists() else ""
+    head = subprocess.run([tool, "bench", "kern", "--only", "fill", "--seconds", "0"], capture_output=True, text=True).stdout if tool.exists() else ""
     peaks = [x.split("1 core; ", 1)[1] for x in head.splitlines() if "1 core; " in x]
     import jaxlib
 

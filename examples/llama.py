@@ -211,6 +211,13 @@ def draw(of, path, title):
     plt.close(figure)
 
 
+def shown(bar, losses, first, mesh):
+    if jax.process_index() == 0:
+        done = len(losses)
+        rate = (done - 1) * ARGS.batch * ARGS.length / (time.perf_counter() - first)
+        bar.show(done, f"loss {losses[-1]:.4f}  {rate:,.0f} tokens/s  {memory_text(mesh.local_devices)}")
+
+
 def train(step_of, how):
     """step_of(optimiser, mesh) -> step(weights, state, tokens, targets) -> weights, state, loss; tokens lie split along the
     sequence.  how: what the picture of the loss says of it."""
@@ -234,17 +241,19 @@ def train(step_of, how):
         return jax.make_array_from_callback(x.shape, split, lambda index: x[index])
 
     begin = time.perf_counter()
-    losses, bar, first = [], Progress(ARGS.steps), begin
+    losses, bar, first, before = [], Progress(ARGS.steps), begin, None
     for i, (x, y) in enumerate(batches(text, ARGS.steps)):
         w, state, loss = step(w, state, put(x), put(y))
-        losses.append(float(loss))
-        now = time.perf_counter()
         if i == 0:
-            first = now
-            say(f"compiled and ran the first step in {now - begin:.1f} s")
-        rate = i * ARGS.batch * ARGS.length / (now - first) if i else 0.0
-        if jax.process_index() == 0:
-            bar.show(i + 1, f"loss {losses[-1]:.4f}  {rate:,.0f} tokens/s  {memory_text(mesh.local_devices)}")
+            loss.block_until_ready()
+            first = time.perf_counter()
+            say(f"compiled and ran the first step in {first - begin:.1f} s")
+        else:               # read when the next step has been launched: no device waits for the host
+            losses.append(float(before))
+            shown(bar, losses, first, mesh)
+        before = loss
+    losses.append(float(before))
+    shown(bar, losses, first, mesh)
 
     if jax.process_index():
         return

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # tests/bench.sh BUILD: `rondo bench coll`: what it refuses, what it draws, and that it stores nothing of which it does not know whether the
-# machine was quiet.  What a table says: tests/unit/plan_table.c.
+# machine was quiet.  What a table says: tests/unit/plan_table.c.  `rondo bench kern`: every kernel gives numbers and has a limit.
 set -eu
 cd "$(dirname "$0")/.."
 rondo="$1/rondo"
@@ -54,3 +54,22 @@ if "$rondo" bench kern --only nosuch >"$dir/out" 2>&1 || ! grep -qF "no kernel's
 	cat "$dir/out"
 	exit 1
 fi
+
+# Each row has its time, a rate and a limit (a result that is not finite is an error); of memory the limit is what its views hold.
+"$rondo" bench kern --seconds 0 --only "4M" >"$dir/out" 2>"$dir/err" || { cat "$dir/out" "$dir/err"; exit 1; }
+"$rondo" bench kern --seconds 0 --cores 2 --only "f32 512" >>"$dir/out" 2>"$dir/err" || { cat "$dir/out" "$dir/err"; exit 1; }
+awk -F'\t' '
+	/^#|^kernel\t/ { next }
+	NF != 6 || !($2 > 0 && $3 > 0 && $5 > 0 && $6 > 0) || ($4 != "GB/s" && $4 != "GFLOP/s") { print "no row: " $0; bad = 1 }
+	{ got[$1] = $2 * $3 / 1e3; unit[$1] = $4 }
+	# MB that the views hold, millions of operations: which of the two is the limit depends on the moment
+	function is(row, bytes, ops,   want, d) {
+		want = unit[row] == "GB/s" ? bytes : ops
+		d = want ? got[row] / want - 1 : 1
+		if (d > .01 || d < -.01) { print row ": " got[row] " " unit[row] ", not " want; bad = 1 }
+	}
+	END {
+		is("elem add f32 4M", 50.33); is("elem exponential bf16 4M", 16.78); is("copy f32 4M", 33.55); is("fill f32 4M", 16.78)
+		is("reduce_precision f32 4M", 33.55); is("cholesky f32 512", 2.097, 44.74); is("triangular_solve f32 512", 3.146, 134.2)
+		exit bad
+	}' "$dir/out"

@@ -17,13 +17,14 @@ import weakref
 
 import numpy as np
 
-from . import library
+from . import early, library
 
 _lock = threading.Lock()
 _numbers = itertools.count(1)
 _table = {}             # number -> _Entry
 _pointers = []          # what ctypes must not collect
 _process = os.getpid()
+_left = False           # Python ends, and no program calls it any more
 
 
 @dataclasses.dataclass
@@ -155,23 +156,37 @@ def install():
     names = ("PyGILState_Ensure", "PyGILState_Release", "PyErr_CheckSignals", "PyErr_Occurred", "PyErr_Clear", "PyThreadState_SetAsyncExc")
     addresses = (ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for name in names)
     library.get().rondo_set_python(library.Python(*addresses, threading.main_thread().ident))
-    atexit.register(uninstall)
+    atexit.register(settle)
+    early.last.append(uninstall)
+
+
+def settle():
+    """Python ends when the programs that call it have; Ctrl-C leaves those that still run with an error instead of a dead interpreter.  (JAX waits for
+    such programs at the end, too, but that comes later.)"""
+    if _left or os.getpid() != _process or not library.get().rondo_calling():
+        return
+    try:
+        library.get().rondo_await(True)
+        while library.get().rondo_calling():
+            time.sleep(.001)
+    except BaseException:
+        leave()
+        raise
+    finally:
+        library.get().rondo_await(False)
+
+
+def leave():
+    global _left
+    _left = True
+    library.get().rondo_set_python(None)
+    library.get().rondo_set_callback(library.CALLBACK(), library.COUNT())
 
 
 def uninstall():
-    """Python ends when the programs that call it have; Ctrl-C leaves those that still run with an error instead of a dead interpreter.  (JAX waits for
-    such programs at the end, too, but that comes later.)"""
-    calling = os.getpid() == _process and library.get().rondo_calling()
-    try:
-        if calling:
-            library.get().rondo_await(True)
-        while calling and library.get().rondo_calling():
-            time.sleep(.001)
-    finally:
-        if calling:
-            library.get().rondo_await(False)
-        library.get().rondo_set_python(None)
-        library.get().rondo_set_callback(library.CALLBACK(), library.COUNT())
+    """Other functions that are called at the end may have run programs."""
+    settle()
+    leave()
 
 
 def _spec(aval):

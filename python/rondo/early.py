@@ -1,6 +1,6 @@
 """What must be in place before jax.distributed starts, when JAX has not looked for platforms yet.
 
-rondo.pth imports this file whenever Python starts; it costs a fraction of a millisecond and imports nothing.
+rondo.pth imports this file whenever Python starts; it costs a fraction of a millisecond and imports nothing that takes longer.
 It waits for two modules of JAX:
 
 - jax._src.clusters: `jax.distributed.initialize()` without arguments works under `rondo launch`.
@@ -9,12 +9,23 @@ It waits for two modules of JAX:
   ends itself when the service goes, which lives in process 0.  So the first is said, and the service gets a
   process of its own (coordinator.py), which leaves when nobody is connected any more.
 
+And what has to be done last when Python ends is registered before anybody else could.
+
 Nothing happens in programs that do not use jax.distributed, or not on Rondo.
 """
+import atexit
 import os
 import sys
 
 _PACKAGE = "rondo"
+
+last = []               # functions: called when all that others have registered with atexit has been
+
+
+@atexit.register
+def _end():
+    while last:
+        last.pop()()
 
 
 class _Waiter:

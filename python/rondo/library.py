@@ -47,6 +47,8 @@ def load(path):
     lib.rondo_followed.argtypes = []
     lib.rondo_compiles.restype = None
     lib.rondo_compiles.argtypes = [ctypes.POINTER(ctypes.c_int64)] * 2
+    lib.rondo_forked.restype = ctypes.c_char_p
+    lib.rondo_forked.argtypes = []
     lib.rondo_keep_client.restype = ctypes.c_int
     lib.rondo_keep_client.argtypes = [ctypes.c_int]
     lib.rondo_free.restype = None
@@ -100,6 +102,11 @@ def compiles():
     begun, over = ctypes.c_int64(), ctypes.c_int64()
     _library.rondo_compiles(ctypes.byref(begun), ctypes.byref(over))
     return begun.value, over.value
+
+
+def forked():
+    """What a child is told that was forked from the process that started the devices."""
+    return _library.rondo_forked().decode()
 
 
 def keep_client(anyhow=False):

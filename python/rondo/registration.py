@@ -347,8 +347,7 @@ def interrupted_compiles():
     def compile_and_load(backend, module, *args, **kwargs):
         nonlocal left
         if backend.platform == NAME and process.setdefault(id(backend), os.getpid()) != os.getpid():
-            raise jax.errors.JaxRuntimeError("FAILED_PRECONDITION: this process was forked from the one that started the devices: "
-                                             "start workers by 'spawn' or 'forkserver', or fork before JAX is used")
+            raise jax.errors.JaxRuntimeError(f"FAILED_PRECONDITION: {library.forked()}")
         begun, _ = library.compiles()
         try:
             return original(backend, module, *args, **kwargs)

@@ -416,29 +416,6 @@ kern_strip *kern_elem(enum elem fn, enum dtype from, enum dtype to)
 
 /* --- reduce_precision ------------------------------------------------------ */
 
-/* Mantissa to nearest even, then exponents outside the range to infinity or signed zero. */
-static uint64_t round_bits(uint64_t u, int eb, int mb, int ebits, int mbits)
-{
-	uint64_t inf = (((uint64_t)1 << eb) - 1) << mb, sign = (uint64_t)1 << (eb + mb), a = u & (sign - 1);
-	if (a > inf)
-		return mbits > 0 ? u : u | (uint64_t)1 << (mb - 1);
-	if (mbits < mb) {
-		int d = mb - mbits;
-		uint64_t odd = u >> d & 1;
-		u += ((uint64_t)1 << (d - 1)) - 1 + odd;
-		u &= ~(((uint64_t)1 << d) - 1);
-	}
-	if (ebits < eb) {
-		uint64_t bias = ((uint64_t)1 << (eb - 1)) - 1, rb = ((uint64_t)1 << (ebits - 1)) - 1;
-		uint64_t e = u & inf, hi = (bias + rb) << mb, lo = (bias - rb) << mb;
-		if (e > hi)
-			u = (u & sign) | inf;
-		else if (e <= lo)
-			u &= sign;
-	}
-	return u;
-}
-
 void round_precision(enum dtype dt, int ebits, int mbits, int64_t n, void *out, const void *in)
 {
 	if (dt_bytes(dt) == 1) {       /* as numbers of f16, which has them all but those of f8e8m0fnu */
@@ -452,14 +429,22 @@ void round_precision(enum dtype dt, int ebits, int mbits, int64_t n, void *out, 
 		}
 		return;
 	}
-	int eb = dt == DT_f64 ? 11 : dt == DT_f16 ? 5 : 8, mb = dt == DT_f64 ? 52 : dt == DT_f32 ? 23 : dt == DT_f16 ? 10 : 7;
-	int es = dt_bytes(dt);
-	for (int64_t i = 0; i < n; i++) {
-		uint64_t u = 0;
-		memcpy(&u, (const char *)in + i * es, (size_t)es);
-		u = round_bits(u, eb, mb, ebits, mbits);
-		memcpy((char *)out + i * es, &u, (size_t)es);
+	int eb = dt == DT_f64 ? 11 : dt == DT_f16 ? 5 : 8, mb = dt == DT_f64 ? 52 : dt == DT_f32 ? 23 : dt == DT_f16 ? 10 : 7, es = dt_bytes(dt);
+	struct rounding r = { .inf = (((uint64_t)1 << eb) - 1) << mb, .sign = (uint64_t)1 << (eb + mb), .keep = ~(uint64_t)0 };
+	r.over = r.inf;
+	r.quiet = mbits > 0 ? 0 : (uint64_t)1 << (mb - 1);
+	if (mbits < mb) {
+		r.drop = mb - mbits;
+		r.half = ((uint64_t)1 << (r.drop - 1)) - 1;
+		r.odd = 1;
+		r.keep <<= r.drop;
 	}
+	if (ebits < eb) {
+		uint64_t bias = ((uint64_t)1 << (eb - 1)) - 1, most = ((uint64_t)1 << (ebits - 1)) - 1;
+		r.over = (bias + most) << mb;
+		r.least = ((bias - most) << mb) + 1;
+	}
+	kern_isa_get()->round[es == 2 ? 0 : es == 4 ? 1 : 2](&r, n, out, in);
 }
 
 /* --- for collectives --------------------------------------------------------- */

@@ -48,6 +48,10 @@ typedef void kern_each(int64_t n, int64_t w, char *to, const int64_t *at, const 
 /* A float format of at most 8 bits, for conversion from f32: codes of what is not a plain number. */
 struct small_fmt { int mbits, bias, sign; uint32_t top, over, neg_over, pos_inf, neg_inf, pos_nan, neg_nan; bool one_zero; };
 
+/* A float format's bits to fewer: to nearest even (half and the odd bit are added, keep stays, of drop bits none), then exponents above over to infinity, below
+ * least to zero.  What NaN gets: quiet. */
+struct rounding { uint64_t inf, sign, half, odd, keep, over, least, quiet; int drop; };
+
 struct kern_isa {
 	const char *name;
 	kern_strip *const *elem[NAT_COUNT];              /* by enum elem */
@@ -66,6 +70,7 @@ struct kern_isa {
 	kern_key key16[2][2];        /* for the larger, for the smaller of two; of bf16, of f16 */
 	/* n keys that sort as unsigned words; kind 0 unsigned, 1 signed, 2 float; at most 4 bytes each */
 	void (*keys32)(int kind, int es, uint32_t flip, int64_t n, const void *x, uint32_t *out);
+	void (*round[3])(const struct rounding *r, int64_t n, void *out, const void *in);       /* words of 2, 4, 8 bytes */
 	void (*small)(const struct small_fmt *f, int64_t n, uint8_t *out, const float *in);
 	void (*philox)(int64_t n, const uint32_t key[2], uint64_t c0, uint64_t c1, uint32_t *out);
 	void (*threefry)(int64_t n, const uint32_t key[2], uint64_t c, uint32_t *o0, uint32_t *o1);

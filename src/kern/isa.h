@@ -507,6 +507,22 @@ static void CAT3(small, f8, h)(const struct small_fmt *fmt, int64_t n, uint8_t *
 	}
 }
 
+#define ROUND(T)                                                                                      \
+	static void CAT3(round, T, h)(const struct rounding *f, int64_t n, void *out, const void *in)     \
+	{                                                                                                 \
+		const T *a = in, inf = (T)f->inf, sign = (T)f->sign, half = (T)f->half, odd = (T)f->odd, keep = (T)f->keep; \
+		const T over = (T)f->over, least = (T)f->least, quiet = (T)f->quiet;                          \
+		T *o = out;                                                                                   \
+		int drop = f->drop;                                                                           \
+		EACH {                                                                                        \
+			T u = a[i], r = (T)((u + half + (u >> drop & odd)) & keep), e = r & inf;                  \
+			r = e > over ? (T)((u & sign) | inf) : r;                                                 \
+			r = e < least ? (T)(u & sign) : r;                                                        \
+			o[i] = (T)(u & (sign - 1)) > inf ? (T)(u | quiet) : r;                                    \
+		}                                                                                             \
+	}
+ROUND(uint16_t) ROUND(uint32_t) ROUND(uint64_t)
+
 #define TNAME fft32
 #define T float
 #if ISA_LEVEL >= 4
@@ -792,7 +808,7 @@ const struct kern_isa CAT3(kern, isa, ISA_NAME) = {
 #define COMPLEX_ROWS(P) [ELEM_add] = P##_add_s, [ELEM_subtract] = P##_subtract_s, [ELEM_negate] = P##_negate_s,              \
 	[ELEM_multiply] = P##_multiply_s, [ELEM_complex] = P##_complex_s, [ELEM_real] = P##_real_s, [ELEM_imag] = P##_imag_s
 	.on_complex = { { COMPLEX_ROWS(c64), [ELEM_abs] = c64_abs_s, [ELEM_divide] = c64_divide_s, [ELEM_select] = select_u64_s }, { COMPLEX_ROWS(c128), C128_DIVIDE [ELEM_abs] = c128_abs_s } },
-	.flip = flip_h, .keys32 = keys_32_h, .small = small_f8_h, .philox = philox_4x32_h, .threefry = threefry_2x32_h,
+	.flip = flip_h, .keys32 = keys_32_h, .small = small_f8_h, .round = { round_uint16_t_h, round_uint32_t_h, round_uint64_t_h }, .philox = philox_4x32_h, .threefry = threefry_2x32_h,
 	.transpose = { transpose_or_weave_uint8_t_h, transpose_or_weave_uint16_t_h, transpose_words, transpose_uint64_t_h },
 };
 

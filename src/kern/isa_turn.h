@@ -26,7 +26,7 @@
 			_Pragma("GCC unroll 8") for (int i = 0; i < ni; i++)                                      \
 				out[j * ni + i] = in[i * is + j];                                                     \
 	}                                                                                                 \
-	/* squares go by blocks, so that both sides stay in whole cache lines and few pages */            \
+	/* squares go by blocks, so that both sides stay in few pages; along the rows of the result, whose lines become whole before others of their set come */ \
 	static void CAT3(transpose, T, h)(int64_t ni, int64_t nj, const void *in_, int64_t is, void *out_, int64_t os) \
 	{                                                                                                 \
 		enum { B = 64 };                                                                              \
@@ -37,12 +37,13 @@
 		case 3: CAT3(in_turn, T, h)(3, nj, in, is, out); return;                                      \
 		case 4: CAT3(in_turn, T, h)(4, nj, in, is, out); return;                                      \
 		}                                                                                             \
-		/* rows of the result fall into one set of a cache, and a square writes parts of lines: whole lines at once, then */ \
-		bool meet = N * sizeof(T) < 64 && os * (int64_t)sizeof(T) % 4096 == 0;                        \
+		/* many squares share the lines of both sides, and rows of the result fall into one set: they become whole elsewhere, then */ \
+		bool meet = sizeof(T) < 4 && os * (int64_t)sizeof(T) % 4096 == 0;                             \
 		T whole[B * B];                                                                               \
+		int64_t rows = meet ? B : 4 * B;                                                              \
 		for (int64_t jb = 0; jb < nj; jb += B)                                                        \
-			for (int64_t ib = 0; ib < ni; ib += B) {                                                  \
-				int64_t ie = MIN(ib + B, ni), je = MIN(jb + B, nj), i, j;                             \
+			for (int64_t ib = 0; ib < ni; ib += rows) {                                               \
+				int64_t ie = MIN(ib + rows, ni), je = MIN(jb + B, nj), i = ib, j = jb;                \
 				if (meet && ie - ib == B && je - jb == B) {                                           \
 					for (i = 0; i < B; i += N)                                                        \
 						for (j = 0; j < B; j += N)                                                    \
@@ -51,16 +52,16 @@
 						memcpy(out + (jb + j) * os + ib, whole + j * B, sizeof(T) * B);               \
 					continue;                                                                         \
 				}                                                                                     \
-				for (i = ib; i + N <= ie; i += N) {                                                   \
-					for (j = jb; j + N <= je; j += N)                                                 \
+				for (; j + N <= je; j += N) {                                                         \
+					for (i = ib; i + N <= ie; i += N)                                                 \
 						CAT3(square, T, h)(in + i * is + j, is, out + j * os + i, os);                \
-					for (; j < je; j++)                                                               \
-						for (int q = 0; q < N; q++)                                                   \
-							out[j * os + i + q] = in[(i + q) * is + j];                               \
+					for (int q = 0; q < N; q++)                                                       \
+						for (int64_t p = i; p < ie; p++)                                              \
+							out[(j + q) * os + p] = in[p * is + j + q];                               \
 				}                                                                                     \
-				for (j = jb; j < je && i < ie; j++)                                                   \
-					for (int64_t q = i; q < ie; q++)                                                  \
-						out[j * os + q] = in[q * is + j];                                             \
+				for (; j < je; j++)                                                                   \
+					for (i = ib; i < ie; i++)                                                         \
+						out[j * os + i] = in[i * is + j];                                             \
 			}                                                                                         \
 	}
 TRANSPOSE(uint8_t, 16, 4, IL16L, IL16H)

@@ -32,6 +32,11 @@ EXPORT void rondo_ffi_register(const char *target, void *handler)
 	rt_ffi_register(target, handler);
 }
 
+EXPORT const char *rondo_forked(void)
+{
+	return rt_forked;
+}
+
 /* --- Python callbacks ------------------------------------------------------- */
 
 static _Atomic(rondo_callback *) callback;

@@ -61,6 +61,7 @@ void rondo_ffi_register(const char *target, void *handler);
 void rondo_permuted(int64_t *copied, int64_t *in_place);
 int64_t rondo_followed(void);
 void rondo_compiles(int64_t *some, int64_t *over);         /* compiles so far: that have begun, and that are over */
+const char *rondo_forked(void);                            /* what a child that was forked from the process that started the devices is told */
 
 /* 1: numpy has views of arrays (or anyhow), so jaxlib's client, and this, must not be freed any more; it leaves its job when the process ends. */
 int rondo_keep_client(int anyhow);

@@ -198,7 +198,7 @@ struct err *rt_exec_run(struct rt_exec *x, struct rt_buffer *const *arg, const i
 	if (!x->nlocal)               /* a program of other processes */
 		return NULL;
 	if (client_forked(c))
-		return ERR(PRECONDITION, "this process was forked from the one that started the devices: start workers by 'spawn' or 'forkserver', or fork before JAX is used");
+		return ERR(PRECONDITION, "%s", rt_forked);
 	if (x->p->launches.n)
 		atomic_fetch_add_explicit(x->p->launches.n, 1, memory_order_relaxed);
 	bool inside = walking && walking->c == c, self = false, ready = true;

@@ -20,6 +20,7 @@ void client_begin(struct rt_client *c)
 	c->fork_gen = atomic_load(&forks);
 }
 
+const char rt_forked[] = "this process was forked from the one that started the devices: start workers by 'spawn' or 'forkserver', or fork before JAX is used";
 bool client_forked(const struct rt_client *c) { return c->fork_gen != atomic_load_explicit(&forks, memory_order_relaxed); }
 void client_ref(struct rt_client *c) { atomic_fetch_add_explicit(&c->ref, 1, memory_order_relaxed); }
 

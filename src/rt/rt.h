@@ -29,6 +29,7 @@ enum { RT_MOST_DEVICES = 1024 };         /* of one process; what RONDO_DEVICES a
 struct err *rt_client_new(const struct rt_opts *o, struct rt_client **out);    /* owned */
 /* Waits for what is queued, but for no other process once a launch has failed; stops the threads.  Safe at exit; does nothing after fork. */
 void rt_client_stop(struct rt_client *c);
+extern const char rt_forked[];                             /* what a child that was forked is told that launches */
 void rt_client_free(struct rt_client *c);                  /* after that, if it has not been done */
 /* Writes what a device of this process runs, "'step'" or "a host callback of 'step'"; false: none runs anything. */
 bool rt_client_runs(struct rt_client *c, char *text, size_t n);

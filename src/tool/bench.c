@@ -51,10 +51,17 @@ enum { CHAINS = 12, ROUNDS = 200000 };
 				x[i] = step(x[i], a, b); \
 		for (int i = 1; i < CHAINS; i++) \
 			x[0] += x[i]; \
-		return (float)(x[0][0] + x[0][1]); \
+		return (float)((double)x[0][0] + (double)x[0][1]); \
 	}
+typedef uint32_t ints256 __attribute__((vector_size(32)));
+typedef uint32_t ints512 __attribute__((vector_size(64)));
+#define TIMES_PLUS(x, a, b) ((x) * (a) + (b))
 CHAINED(fma256, "avx2,fma", __m256, __m256, _mm256_set1_ps(0.999f), _mm256_set1_ps(0.001f), _mm256_set1_ps((float)i), _mm256_fmadd_ps)
 CHAINED(fma512, "avx512f", __m512, __m512, _mm512_set1_ps(0.999f), _mm512_set1_ps(0.001f), _mm512_set1_ps((float)i), _mm512_fmadd_ps)
+CHAINED(double256, "avx2,fma", __m256d, __m256d, _mm256_set1_pd(0.999), _mm256_set1_pd(0.001), _mm256_set1_pd(i), _mm256_fmadd_pd)
+CHAINED(double512, "avx512f", __m512d, __m512d, _mm512_set1_pd(0.999), _mm512_set1_pd(0.001), _mm512_set1_pd(i), _mm512_fmadd_pd)
+CHAINED(int256, "avx2", ints256, ints256, _mm256_set1_epi32(0x1e3779b1), _mm256_set1_epi32(0x05ebca77), (ints256)_mm256_set1_epi32(i), TIMES_PLUS)
+CHAINED(int512, "avx512f", ints512, ints512, _mm512_set1_epi32(0x1e3779b1), _mm512_set1_epi32(0x05ebca77), (ints512)_mm512_set1_epi32(i), TIMES_PLUS)
 /* Products of pairs of bf16, of fours of bytes. */
 CHAINED(pairs512, "avx512f,avx512bw,avx512bf16", __m512, __m512bh, _mm512_set1_epi16(0x3f7f), _mm512_set1_epi16(0x3a83), _mm512_set1_ps((float)i), _mm512_dpbf16_ps)
 CHAINED(bytes512, "avx512f,avx512vnni", __m512i, __m512i, _mm512_set1_epi32(0x01020304), _mm512_set1_epi32(0x01ff02fe), _mm512_set1_epi32(i), _mm512_dpbusd_epi32)
@@ -89,6 +96,9 @@ __attribute__((target("amx-tile,amx-bf16"), noinline)) static void amx_rounds(in
 }
 #endif
 
+#define X(kind) #kind,
+static const char *const op_name[] = { BENCH_KINDS(X) };
+#undef X
 static volatile float keep;
 
 /* Operations a second of `rounds`, an instruction of which does ops; NULL: none. */
@@ -109,20 +119,23 @@ static struct bench_peak measure(void)
 	struct bench_peak p = {0};
 #if defined(__x86_64__)
 	const struct cpu_info *c = cpu_get();
-	p.f32 = c->avx512 ? rate(fma512, 32) : rate(c->avx2 ? fma256 : NULL, 16);
+	double *ops = p.ops;
+	ops[BENCH_f32] = c->avx512 ? rate(fma512, 32) : rate(c->avx2 ? fma256 : NULL, 16);
+	ops[BENCH_f64] = c->avx512 ? rate(double512, 16) : rate(c->avx2 ? double256 : NULL, 8);
+	ops[BENCH_i32] = c->avx512 ? rate(int512, 32) : rate(c->avx2 ? int256 : NULL, 16);
 	/* What has fewer bits may be computed as f32, which on some is faster. */
-	p.bf16 = fmax(p.f32, rate(c->avx512_bf16 ? pairs512 : NULL, 64));
-	p.i8 = fmax(p.f32, rate(c->avx512 && __builtin_cpu_supports("avx512vnni") ? bytes512 : NULL, 128));
+	ops[BENCH_bf16] = fmax(ops[BENCH_f32], rate(c->avx512_bf16 ? pairs512 : NULL, 64));
+	ops[BENCH_i8] = fmax(ops[BENCH_f32], rate(c->avx512 && __builtin_cpu_supports("avx512vnni") ? bytes512 : NULL, 128));
 	enum { XCOMP_PERM = 0x1023, TILE_DATA = 18 };
 	if (c->amx_bf16 && syscall(SYS_arch_prctl, XCOMP_PERM, TILE_DATA) == 0)
 		for (int k = 0; k < 5; k++) {
 			double t = clock_s();
 			amx_rounds(20000);
 			t = clock_s() - t;
-			p.bf16 = fmax(p.bf16, 4.0 * 20000 * 16 * 16 * 32 * 2 / t);
+			ops[BENCH_bf16] = fmax(ops[BENCH_bf16], 4.0 * 20000 * 16 * 16 * 32 * 2 / t);
 		}
 	if (c->amx_bf16 && c->amx_int8)
-		p.i8 = 2 * p.bf16;       /* by what the instructions hold */
+		ops[BENCH_i8] = 2 * ops[BENCH_bf16];       /* by what the instructions hold */
 #endif
 	size_t n = (size_t)16 << 20;   /* what the rows move */
 	char *a = mem_alloc(n), *b = mem_alloc(n);
@@ -141,38 +154,6 @@ static struct bench_peak measure(void)
 }
 
 /* --- what all cores can do at once -------------------------------------------------- */
-
-/* Sums of 8 words side by side; what is read is what counts. */
-typedef uint64_t words __attribute__((vector_size(64), may_alias));
-#define READ(name, isa) \
-	isa __attribute__((noinline)) static uint64_t name(const char *p, size_t n) \
-	{ \
-		words a = {0}, b = {0}, c = {0}, d = {0}; \
-		for (size_t i = 0; i + 256 <= n; i += 256) { \
-			a += *(const words *)(const void *)(p + i); \
-			b += *(const words *)(const void *)(p + i + 64); \
-			c += *(const words *)(const void *)(p + i + 128); \
-			d += *(const words *)(const void *)(p + i + 192); \
-		} \
-		a += b + (c + d); \
-		return a[0] + a[1] + a[2] + a[3] + a[4] + a[5] + a[6] + a[7]; \
-	}
-READ(read_base, )
-#if defined(__x86_64__)
-READ(read_256, __attribute__((target("avx2"))))
-READ(read_512, __attribute__((target("avx512f"))))
-#endif
-
-static uint64_t read_all(const char *p, size_t n)
-{
-#if defined(__x86_64__)
-	if (cpu_get()->avx512)
-		return read_512(p, n);
-	if (cpu_get()->avx2)
-		return read_256(p, n);
-#endif
-	return read_base(p, n);
-}
 
 /* Everybody measures the same at the same time; what counts is the slowest of a round, and the best round. */
 enum { SIZES = 4, KINDS = 4, TURNS = 6 };
@@ -219,13 +200,13 @@ static void gauge_memory(struct gauge *g, int me, int size, int kind)
 		double t = clock_s();
 		for (int i = 0; i < passes; i++) {
 			if (kind == 0)
-				kept = read_all(mine, part);
+				kept = bench_read(mine, part);
 			else if (kind == 1)
 				memset(mine, i, part);
 			else if (kind == 2)
 				memcpy(mine + half, mine, half);
 			else
-				kept = read_all(other, part);
+				kept = bench_read(other, part);
 		}
 		g->seconds[me] = clock_s() - t;
 		gather(g);
@@ -296,7 +277,6 @@ static void peaks(int n)
 	struct gauge *g = mem_lines(sizeof *g);
 	struct gauger x[BENCH_CORES];
 	pthread_t id[BENCH_CORES];
-	struct bench_peak sum = {0};
 	g->n = n;
 	for (int i = 0; i < n; i++)
 		x[i] = (struct gauger){g, i};
@@ -307,12 +287,13 @@ static void peaks(int n)
 	gauge_all(&x[0]);
 	for (int i = 1; i < n; i++)
 		pthread_join(id[i], NULL);
-	for (int i = 0; i < n; i++) {
-		sum.f32 += g->peak[i].f32;
-		sum.bf16 += g->peak[i].bf16;
-		sum.i8 += g->peak[i].i8;
+	printf("cores\t%d\n", n);
+	for (int k = 0; k < BENCH_KIND_COUNT; k++) {
+		double sum = 0;
+		for (int i = 0; i < n; i++)
+			sum += g->peak[i].ops[k];
+		printf("%s\t%.1f\tG%sOP/s\n", op_name[k], sum / 1e9, op_name[k][0] == 'i' ? "" : "FL");
 	}
-	printf("cores\t%d\nf32\t%.1f\tGFLOP/s\nbf16\t%.1f\tGFLOP/s\ni8\t%.1f\tGOP/s\n", n, sum.f32 / 1e9, sum.bf16 / 1e9, sum.i8 / 1e9);
 	for (int kind = 0; kind < (n > 1 ? KINDS : KINDS - 1); kind++)
 		for (int size = 0; size < SIZES; size++)
 			printf("%s %zu\t%.2f\tGB/s\n", kind_name[kind], size_of[size], g->rate[size][kind] / 1e9);
@@ -343,8 +324,7 @@ static struct err *run(char **file, int nfile, int *status)
 	TRY(arg_int("cores", cores, 1, BENCH_CORES, &n_core));
 	TRY(bench_kern_has(only));
 	const struct bench_peak p = measure();
-	bench_kern(only, (double)hundredths / 100, (int)n_core, &p);
-	return NULL;
+	return bench_kern(only, (double)hundredths / 100, (int)n_core, &p);
 }
 
 const struct command cmd_bench = {"bench", "kern|coll|peak|machine [options]", "time kernels, collectives, or what the machine can do at most; measure the machine table", opts, NELEM(opts), 1, 1, run, "kern coll peak machine"};

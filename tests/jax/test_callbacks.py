@@ -4,6 +4,7 @@ import os
 import pty
 import queue
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -647,6 +648,63 @@ def test_what_is_queued_at_the_end_is_called():
     lines = r.stdout.splitlines()
     assert sorted(line for line in lines if "step" in line) == [f"step {k} 8192.0" for k in range(6)], r.stdout
     assert sorted(line for line in lines if "printed" in line) == [f"printed {k}" for k in range(6)], r.stdout
+
+
+ENDLESS = """
+import signal, sys, time, jax, numpy as np
+signal.signal(signal.SIGINT, signal.default_int_handler)
+def endless(x):
+    print("in", flush=True)
+    time.sleep(1000)
+    return x
+x = np.ones(64, np.float32)
+try:
+    jax.jit(lambda x: jax.pure_callback(endless, jax.ShapeDtypeStruct(x.shape, x.dtype), x))(x).block_until_ready()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+@pytest.mark.only_rondo("XLA:CPU calls Python on the caller's thread")
+def test_the_end_waits_until_it_is_interrupted():
+    """Ctrl-C in the program, then while its end waits for the callback; again, and nobody waits any more."""
+    with subprocess.Popen([sys.executable, "-c", ENDLESS], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as p:
+        for word in "in", "interrupted", "KeyboardInterrupt":
+            assert any(line.startswith(word) for line in p.stdout)
+            time.sleep(.5)
+            assert p.poll() is None
+            p.send_signal(signal.SIGINT)
+        try:
+            assert p.wait(timeout=100) == -signal.SIGINT
+        finally:
+            p.kill()
+
+
+AT_THE_END = """
+import atexit, sys, time
+def at_the_end(name):
+    def slowly(v):
+        time.sleep(.1)
+        print(name, "left", float(v), flush=True)
+    x = jnp.arange(8.0)
+    print(name, "read", float(jax.jit(lambda x: jax.pure_callback(lambda v: v + 1, x, x))(x).sum()), flush=True)
+    mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])
+    jax.jit(lambda x: (jax.debug.callback(slowly, x.sum()), x + 1)[1])(jax.device_put(x, jax.NamedSharding(mesh, jax.P("d"))))
+atexit.register(at_the_end, "before JAX")
+import jax, jax.numpy as jnp
+atexit.register(at_the_end, "behind JAX")
+jax.config.update("jax_num_cpu_devices", 2)
+jnp.ones(3).block_until_ready()
+atexit.register(at_the_end, "behind devices")
+"""
+
+
+@pytest.mark.only_rondo("Rondo's end")
+def test_functions_that_are_called_at_the_end():
+    """They may run programs that call back, whenever they were registered, and need not wait for them."""
+    r = subprocess.run([sys.executable, "-c", AT_THE_END], capture_output=True, text=True, timeout=300)
+    assert r.returncode == 0 and not r.stderr.strip(), r.stderr
+    assert sorted(r.stdout.splitlines()) == sorted(f"{name} {what}" for name in ("before JAX", "behind JAX", "behind devices") for what in ("read 36.0", "left 28.0")), r.stdout
 
 
 @pytest.mark.only_rondo("where its arrays lie")

@@ -1514,7 +1514,8 @@ static void convolutions(void **state)
 static void factorisations(void **state)
 {
 	TIMES(100) {
-		int64_t n = range(1, 30), m = range(1, 9), dim[8] = { range(1, 3), n, n, 0 }, w[4];
+		/* most are small; some are cut into several parts, of which the last is a part */
+		int64_t n = below(8) ? range(1, 30) : range(31, 110), m = n > 30 && below(2) ? range(60, 140) : range(1, 9), dim[8] = { range(1, 3), n, n, 0 }, w[4];
 		enum dtype dt = below(2) ? DT_f32 : DT_f64;
 		double tol = dt == DT_f32 ? 2e-3 : 1e-9;
 		/* a = g g^T + n */
