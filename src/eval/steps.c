@@ -401,9 +401,9 @@ static struct err *make(struct st *s)
 		x = plain(s, o->kind == IR_attention_grad ? KERN_attention_grad : KERN_attention);
 		return eval_expr(s->a, s->m, (ir_fnid)ir_attr(s->fn, o, AT_fn), &x->k.expr);
 	case IR_attention_grad_add: {
-		int n = (int)o->nin - 2;
-		for (int i = 1; i < 3; i++)
-			copy_step(s, n + i - 1, dense(s, in_t(s, n + i - 1)), i, dense(s, out_t(s, i)), true);
+		int n = (int)o->nin - 3;
+		for (int i = 0; i < 3; i++)
+			copy_step(s, n + i, dense(s, in_t(s, n + i)), i, dense(s, out_t(s, i)), true);
 		x = step_new(s, KERN_attention_grad_add, n, 3);
 		for (int i = 0; i < n; i++)
 			put(x, i, i, dense(s, in_t(s, i)));

@@ -460,10 +460,10 @@ static void score_operands(struct rule *r, int from, int to, const int *f)
  * the joint reducer softmax, or, of the gradient of queries, plain ones; a part of an attention is not cut further. */
 static void attention_axes(struct rule *r, bool grad, bool part, bool add)
 {
-	int nb = r->x->rank[0] - 3, f[IR_MAX_RANK], t = nb + 1, last = part || r->x->nout > 2 ? res(r, 2) : 0, q[] = { 0, grad ? 3 : res(r, 0), grad ? 4 : res(r, 1), grad ? 5 : last, res(r, 0) }, kv[] = { 1, 2, res(r, 1), res(r, 2), r->x->nin - 2, r->x->nin - 1 };
+	int nb = r->x->rank[0] - 3, f[IR_MAX_RANK], t = nb + 1, last = part || r->x->nout > 2 ? res(r, 2) : 0, q[] = { 0, grad ? 3 : res(r, 0), grad ? 4 : res(r, 1), grad ? 5 : last, res(r, 0), r->x->nin - 3 }, kv[] = { 1, 2, res(r, 1), res(r, 2), r->x->nin - 2, r->x->nin - 1 };
 	for (int d = 0; d < nb + 2; d++) {
 		f[d] = alone(r, 0, d, !grad || d < nb ? FACTOR_EACH : FACTOR_SUM);
-		for (int i = 1; i < (grad ? 5 : last ? 4 : 3); i++)
+		for (int i = 1; i < (add ? 6 : grad ? 5 : last ? 4 : 3); i++)
 			put(r, q[i], d, f[d]);
 		for (int i = 0; d < nb && i < (add ? 6 : grad ? 4 : 2); i++)
 			put(r, kv[i], d, f[d]);
@@ -484,7 +484,9 @@ static void attention_axes(struct rule *r, bool grad, bool part, bool add)
 		put(r, kv[i], nb, f[t + 1]);
 		put(r, kv[i], nb + 1, i == 4 ? inner : value);
 	}
-	score_operands(r, grad ? 6 : 3, r->x->nin - 2 * add, f);
+	if (add)
+		put(r, q[5], t + 1, inner);
+	score_operands(r, grad ? 6 : 3, r->x->nin - 3 * add, f);
 }
 
 static void attention(struct rule *r) { attention_axes(r, false, false, false); }

@@ -359,6 +359,10 @@ struct ir_loop {
 	int *made;                       /* result -> operand */
 };
 struct ir_loop ir_loop_view(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o);
+/* Is v read by attention alone, here or in each turn of a loop, as keys, values, queries or cotangents, at any strides; or handed on to another device? */
+bool ir_attended(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, ir_val v);
+/* Is o the concatenation of two arrays, alike, which attention alone reads, in a place where it reads several arrays as well as one? */
+bool ir_side_by_side(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o);
 
 /* A loop in the making, zeroed at first: add the operands; open makes the functions, whose parameters are then in x; emit into
  * body and cond (its result by ir_result), give for each carry its next value and for each out its slice; close appends the op to

@@ -191,9 +191,9 @@ struct err *ru_attention(const struct at *a)
 {
 	bool add = a->o->kind == IR_attention_grad_add, grad = add || a->o->kind == IR_attention_grad;
 	uint32_t first = grad ? 6 : 3, n = a->o->nin;
-	NEED(n >= first + 2 * add, "it has %u operands", n);
+	NEED(n >= first + 3 * add, "it has %u operands", n);
 	NEED(a->o->nout == 3 || (a->o->nout && a->o->nout < 3 && a->o->kind == IR_attention), "it has %u results", a->o->nout);
-	n -= 2 * add;
+	n -= 3 * add;
 	const struct ir_type_info *q = a->in[0], *k = a->in[1], *v = a->in[2];
 	int nb = q->rank - 3;
 	NEED(nb >= 0 && k->rank == nb + 2 && v->rank == nb + 2, "q, k and v of rank %d, %d and %d", q->rank, k->rank, v->rank);
@@ -230,10 +230,10 @@ struct err *ru_attention(const struct at *a)
 		NEED(ru_scalar_of(a, ru_param_t(a, f, 1 + i - first), (enum dtype)t->dtype), "function '%s' takes no scalar of operand %u's type",
 		     ir_text(a->m, a->m->fn.p[f]->name), i);
 	}
-	for (uint32_t i = 1; i < 3 && add; i++) {
-		const struct ir_type_info *t = operand(a, n + i - 1);
+	for (uint32_t i = 0; i < 3 && add; i++) {
+		const struct ir_type_info *t = operand(a, n + i);
 		NEED(cls(t) == DT_FLOAT && t->rank == a->in[i]->rank && !memcmp(t->dim, a->in[i]->dim, sizeof *t->dim * t->rank) && (result_t(a, i) == 0 || a->m->type.p[result_t(a, i)].dtype == t->dtype),
-		     "operand %u is not what result %u is added to", n + i - 1, i);
+		     "operand %u is not what result %u is added to", n + i, i);
 	}
 	bool parts = a->o->kind == IR_attention && a->o->nout == 3;
 	NEED(!parts || result_t(a, 0) == 0 || a->m->type.p[result_t(a, 0)].dtype == DT_bf16, "o in two parts of another type than bf16");

@@ -178,7 +178,12 @@ static void run_ref_grad(const struct prog_kern *k, const struct kern_state *s, 
 						dk[j * x->d + i] += dx * q[i];
 					}
 				}
-				store(k, k->nin, row_at(k, x, k->nin, attention_at(k, ptr, x, k->nin, b), g, t), x->d, mem + r->raw, dq);
+				char *to = row_at(k, x, k->nin, attention_at(k, ptr, x, k->nin, b), g, t);
+				if (x->add)
+					load(k, k->nin, to, 0, x->d, mem + r->raw, kv);
+				for (int64_t i = 0; x->add && i < x->d; i++)
+					dq[i] += kv[i];
+				store(k, k->nin, to, x->d, mem + r->raw, dq);
 			}
 		for (int out = 1; out < 3; out++)
 			for (int64_t j = 0; j < x->s; j++) {

@@ -9,7 +9,7 @@
 /* Operands and results by name; what scores are made from begins at ATT_EXTRA or ATT_GRAD_EXTRA. */
 enum { ATT_Q, ATT_K, ATT_V, ATT_EXTRA, ATT_L = 3, ATT_DO, ATT_DELTA, ATT_GRAD_EXTRA };
 struct attention {
-	bool grad, add, part, log, below;/* add: dk and dv are added to what is there; part: results are o, m and z, else o, and l if log; below: and what o lacks */
+	bool grad, add, part, log, below;/* add: results are added to what is there; part: results are o, m and z, else o, and l if log; below: and what o lacks */
 	int nb;                          /* batch dimensions, of every view the first ones */
 	int64_t batch, g, t, s, d, e;    /* batch: product of the batch dimensions */
 	struct { int n; int64_t len; } keys, rows;      /* keys and values, and of a gradient q and do, lie in so many arrays, one after the other, of len each */
@@ -190,6 +190,9 @@ enum { ATT_FETCH = 32 };
 /* n <= ATT_FETCH rows from r0 on as rows of ld elements of the variant's type, zeros to the right and below, up to ATT_FETCH rows.  tmp: att_fetch_bytes. */
 void att_fetch(const struct att_plan *p, const struct att_rows *r, const char *base, int64_t r0, int64_t n, char *out, int64_t ld, char *tmp);
 size_t att_fetch_bytes(const struct att_plan *p);
+/* The same of a view that may be in pieces, of batch b; up to ATT_FETCH rows of zeros behind them. */
+void att_fetch_from(const struct att_plan *p, const struct att_rows *r, const struct prog_kern *k, char *const *ptr, int view, int64_t b, int64_t r0, int64_t n,
+                    char *out, int64_t ld, char *tmp);
 /* As att_fetch, but rows that are such stay where they are; ld_bytes apart. */
 const char *att_take(const struct att_plan *p, const struct att_rows *r, const char *base, int64_t r0, int64_t n, char *dense, int64_t ld, char *tmp,
                      int64_t *ld_bytes);

@@ -3,8 +3,8 @@
  * the products for keys and values want them, rows of keys; for queries the product is made turned, too.
  *
  * A tile of the grid owns some blocks of keys of a batch for as many phases as there are such tiles, and in each phase meets another part
- * of the rows.  So no two tiles add to the same sum in one phase, and there is one of each, whatever threads there are: sums of queries lie
- * in the result as far as they fit there, those of keys and values are kept for the tiles of one step.  Few batches are made at once, of
+ * of the rows.  So no two tiles add to the same sum in one phase, and there is one of each, whatever threads there are.  From phase to phase sums lie
+ * in the results as far as they fit there; what a tile adds to those of its keys and values in a phase is in its scratch, unless it is little.  Few batches are made at once, of
  * long ones a single one: the memory for sums is that of these.  Operands are packed where they are read, a block of rows for all blocks of keys of a tile.
  * Those follow each other, so that under a triangle most blocks of rows meet all or none of them; a tile with much to do comes first. */
 #include "attention.h"
@@ -12,30 +12,32 @@
 #include <float.h>
 #include <math.h>
 
-enum { BLOCK = 128, MOST_ROWS = 2 * BLOCK, PANELS = MOST_ROWS / ATT_COLS, GROUPS = BLOCK / 6, WIDE_L2 = 2 << 20, MANY = 32, FEW = 8, MOST_OWN = 4, MOST_OWN_F32 = 3, OWN_BYTES = 1400 << 10 };
+enum { BLOCK = 128, MOST_ROWS = 2 * BLOCK, PANELS = MOST_ROWS / ATT_COLS, GROUPS = BLOCK / 6, WIDE_L2 = 2 << 20, MANY = 32, FEW = 8, MOST_OWN = 4, MOST_OWN_F32 = 3, OWN_BYTES = 1400 << 10, FEW_BYTES = 1 << 20 };
 #define NOTHING (-104.0)             /* exp of less is 0 */
 
-/* Where a sum for queries is kept until it is complete: in the result; its upper half there, if that is bf16, and the lower one in shared
+/* Where a sum is kept until it is complete: in the result; its upper half there, if that is bf16, and the lower one in shared
  * memory; all of it there. */
 enum home { THERE, HALF, APART };
+struct sums { struct att_rows to; enum home home; size_t at; };      /* of a result; what is kept in shared memory begins there */
 
 struct bwd {
 	struct att_plan p;
-	struct att_rows q, k, v, l, d_o, delta, dq, dk, dv;
+	struct att_rows q, k, v, l, d_o, delta;
+	struct sums dq, dk, dv;
 	int64_t block, panels;           /* rows of a block; their panels */
 	int64_t kb, nkb, nrb;            /* keys of a block, whole groups; blocks */
 	int64_t own, parts, steps;       /* blocks of keys of a tile; tiles of a batch at once, and parts of its rows; turns until all keys had one */
 	int64_t some;                    /* batches at once */
-	enum home home;
 	int64_t groups, dgroups, kpad;   /* of a block of keys; of d; keys of a row of k turned */
 	bool bounds, norms;
 	/* a packed block of keys: rows of k and v, k turned; of queries: panels of which they are columns, or steps */
 	size_t k_row, v_row, k_turned, k_bad, k_norm, k_lo, k_hi, k_bytes;
 	size_t q_col, o_col, q_step, o_step, numbers, r_least, r_norm, r_lo, r_hi, r_bytes;
-	/* shared: sums of keys and values of a block, what is kept of those of queries */
-	size_t dkv_bytes, dq_at;
+	size_t dkv_bytes;                /* sums of keys and values of a block */
+	bool few;                        /* those of all tiles are few: from phase to phase they lie in shared memory, as they are */
+	size_t few_at;
 	/* scratch */
-	size_t key_at, rows_at, s_at, y_at, slope_at, flat_at, w_at, p_at, dx_at, panel_at, dq_tile, row_at, dense_at, tmp_at, fn_at;
+	size_t key_at, sums_at, rows_at, s_at, y_at, slope_at, flat_at, w_at, p_at, dx_at, panel_at, dq_tile, row_at, dense_at, tmp_at, fn_at;
 };
 
 /* Of each row of a block: l, what that float lacks, and delta, for scores that are made by the function, and for products times c. */
@@ -47,9 +49,9 @@ struct run {
 	const struct prog_kern *k;
 	char *const *ptr;
 	char *mem, *shared;
-	int64_t b, slot, kb, rb;         /* batch, which one of those at once; blocks */
+	int64_t tile, b, slot, kb, rb;   /* batch, which one of those at once; blocks */
 	const char *key, *row;           /* the blocks, packed */
-	float *dk, *dv, *dq;
+	float *sums, *dk, *dv, *dq;      /* of all its keys and values, of a block's; of a block of rows */
 	uint8_t (*kind)[PANELS];         /* of the tiles of those blocks */
 	long long done, left;
 };
@@ -312,22 +314,6 @@ static void item(struct run *r)
 
 /* --- sums ----------------------------------------------------------------------------------- */
 
-/* Keys or values of a block to a result. */
-static void store_keys(const struct run *r, const struct att_rows *to, int out, const float *acc, int64_t w)
-{
-	const struct bwd *f = r->f;
-	int64_t mr = f->p.v->mr, panels = w / ATT_COLS, k0 = r->kb * f->kb;
-	float *row = (float *)(void *)(r->mem + f->row_at);
-	char *base = attention_at(r->k, r->ptr, &f->p.x, r->k->nin + out, r->b);
-	for (int64_t i = 0; i < f->kb && k0 + i < f->p.x.s; i++) {
-		for (int64_t e = 0; e < panels; e++)
-			memcpy(row + e * ATT_COLS, acc + ((i / mr * panels + e) * mr + i % mr) * ATT_COLS, sizeof *row * ATT_COLS);
-		if (f->p.x.add)
-			att_add(to, base, k0 + i, row, r->mem + f->tmp_at);
-		att_store(to, base, k0 + i, row, r->mem + f->tmp_at);
-	}
-}
-
 /* x += the floats of which hi and lo are the halves, and back. */
 static inline __attribute__((always_inline)) void add_halves(int64_t n, float *x, const uint16_t *hi, const uint16_t *lo)
 {
@@ -350,27 +336,64 @@ static inline __attribute__((always_inline)) void keep_halves(int64_t n, const f
 T512 static void add_halves_512(int64_t n, float *x, const uint16_t *hi, const uint16_t *lo) { add_halves(n, x, hi, lo); }
 T512 static void keep_halves_512(int64_t n, const float *x, uint16_t *hi, uint16_t *lo) { keep_halves(n, x, hi, lo); }
 
-/* The numbers that are kept for a row of queries: added to x if add, then x is kept if keep. */
-static void keep_row(const struct run *r, char *base, int64_t row, float *restrict x, bool add, bool keep)
+/* What has been kept of row number n of a sum, or of one at base, is added to x; x is kept in its place. */
+static void add_kept(const struct run *r, const struct sums *s, char *base, int64_t row, int64_t n, float *restrict x)
+{
+	int64_t w = s->to.w;
+	char *there = base + att_row(&s->to, row), *apart = r->shared + s->at;
+	const float *sum = s->home == THERE ? (float *)(void *)there : (float *)(void *)apart + n * w;
+	if (s->home == HALF)
+		(cpu_get()->avx512 ? add_halves_512 : add_halves)(w, x, (uint16_t *)(void *)there, (uint16_t *)(void *)apart + n * w);
+	for (int64_t i = 0; s->home != HALF && i < w; i++)
+		x[i] += sum[i];
+}
+
+static void keep(const struct run *r, const struct sums *s, char *base, int64_t row, int64_t n, const float *x)
+{
+	int64_t w = s->to.w;
+	char *there = base + att_row(&s->to, row), *apart = r->shared + s->at;
+	if (s->home == HALF)
+		(cpu_get()->avx512 ? keep_halves_512 : keep_halves)(w, x, (uint16_t *)(void *)there, (uint16_t *)(void *)apart + n * w);
+	else
+		memcpy(s->home == THERE ? there : (char *)((float *)(void *)apart + n * w), x, (size_t)w * sizeof *x);
+}
+
+/* What a tile has for keys or values of its block j is added to their sums, which begin with it if first, and are results if last. */
+static void add_keys(const struct run *r, const struct sums *s, int out, int64_t j, const float *acc, int64_t padded, bool first, bool last)
 {
 	const struct bwd *f = r->f;
-	const struct att_rows *to = &f->dq;
-	int64_t w = to->w, at = (r->slot * f->p.rows + row) * w;
-	char *there = base + row / to->inner * to->outer + row % to->inner * to->step;
-	if (f->home == HALF) {
-		uint16_t *hi = (uint16_t *)(void *)there, *lo = (uint16_t *)(void *)(r->shared + f->dq_at) + at;
-		bool wide = cpu_get()->avx512;
-		if (add)
-			(wide ? add_halves_512 : add_halves)(w, x, hi, lo);
-		if (keep)
-			(wide ? keep_halves_512 : keep_halves)(w, x, hi, lo);
-		return;
+	int64_t mr = f->p.v->mr, panels = padded / ATT_COLS, k0 = r->kb * f->kb;
+	float *row = (float *)(void *)(r->mem + f->row_at);
+	char *base = attention_at(r->k, r->ptr, &f->p.x, r->k->nin + out, r->b), *tmp = r->mem + f->tmp_at;
+	for (int64_t i = 0; i < f->kb && k0 + i < f->p.x.s; i++) {
+		int64_t n = (r->tile * f->own + j) * f->kb + i;
+		for (int64_t e = 0; e < panels; e++)
+			memcpy(row + e * ATT_COLS, acc + ((i / mr * panels + e) * mr + i % mr) * ATT_COLS, sizeof *row * ATT_COLS);
+		if (!first)
+			add_kept(r, s, base, k0 + i, n, row);
+		else if (f->p.x.add)
+			att_add(&s->to, base, k0 + i, row, tmp);
+		if (last)
+			att_store(&s->to, base, k0 + i, row, tmp);
+		else
+			keep(r, s, base, k0 + i, n, row);
 	}
-	float *sum = f->home == THERE ? (float *)(void *)there : (float *)(void *)(r->shared + f->dq_at) + at;
-	for (int64_t i = 0; add && i < w; i++)
-		x[i] += sum[i];
-	if (keep)
-		memcpy(sum, x, (size_t)w * sizeof *x);
+}
+
+/* Sums of a block of rows begin with what is there. */
+static void begin_rows(const struct run *r)
+{
+	const struct bwd *f = r->f;
+	int64_t mr = f->p.v->mr, r0 = r->rb * f->block, wide = f->dgroups * mr, n = MIN(f->block, f->p.rows - r0);
+	float *row = (float *)(void *)(r->mem + f->row_at);
+	char *base = attention_at(r->k, r->ptr, &f->p.x, r->k->nin, r->b);
+	for (int64_t t = 0; t * ATT_COLS < n; t++) {
+		memset(row, 0, (size_t)(ATT_COLS * wide) * sizeof *row);
+		for (int64_t i = t * ATT_COLS; i < MIN(n, (t + 1) * ATT_COLS); i++)
+			att_add(&f->dq.to, base, r0 + i, row + i % ATT_COLS * wide, r->mem + f->tmp_at);
+		for (int64_t d = 0; d < f->dgroups; d++)
+			kern_isa_get()->transpose[2](ATT_COLS, mr, row + d * mr, wide, r->dq + (d * f->panels + t) * mr * ATT_COLS, ATT_COLS);
+	}
 }
 
 /* What a tile has for a block of rows is added to their sums, which begin with it if first, and are results if last.  As long as they are
@@ -378,28 +401,42 @@ static void keep_row(const struct run *r, char *base, int64_t row, float *restri
 static void add_rows(const struct run *r, bool first, bool last)
 {
 	const struct bwd *f = r->f;
-	int64_t mr = f->p.v->mr, r0 = r->rb * f->block, wide = f->dgroups * mr, n = MIN(f->block, f->p.rows - r0);
-	bool turned = n == f->block && wide == f->dq.w;
+	int64_t mr = f->p.v->mr, r0 = r->rb * f->block, wide = f->dgroups * mr, n = MIN(f->block, f->p.rows - r0), at = r->slot * f->p.rows + r0;
+	bool turned = n == f->block && wide == f->dq.to.w;
 	float *row = (float *)(void *)(r->mem + f->row_at);
 	char *base = attention_at(r->k, r->ptr, &f->p.x, r->k->nin, r->b);
-	for (int64_t i = 0; turned && i < n; i++)
-		keep_row(r, base, r0 + i, r->dq + i * wide, !first, !last);
+	for (int64_t i = 0; turned && i < n; i++) {
+		if (!first)
+			add_kept(r, &f->dq, base, r0 + i, at + i, r->dq + i * wide);
+		if (!last)
+			keep(r, &f->dq, base, r0 + i, at + i, r->dq + i * wide);
+	}
 	for (int64_t t = 0; t * ATT_COLS < n && (last || !turned); t++) {
 		for (int64_t d = 0; d < f->dgroups; d++)
 			kern_isa_get()->transpose[2](mr, ATT_COLS, r->dq + (d * f->panels + t) * mr * ATT_COLS, ATT_COLS, row + d * mr, wide);
-		for (int64_t i = 0; i < MIN(ATT_COLS, n - t * ATT_COLS); i++) {
-			if (!turned)
-				keep_row(r, base, r0 + t * ATT_COLS + i, row + i * wide, !first, !last);
+		for (int64_t i = t * ATT_COLS; i < MIN(n, (t + 1) * ATT_COLS); i++) {
+			float *x = row + i % ATT_COLS * wide;
+			if (!turned && !first)
+				add_kept(r, &f->dq, base, r0 + i, at + i, x);
 			if (last)
-				att_store(&f->dq, base, r0 + t * ATT_COLS + i, row + i * wide, r->mem + f->tmp_at);
+				att_store(&f->dq.to, base, r0 + i, x, r->mem + f->tmp_at);
+			else if (!turned)
+				keep(r, &f->dq, base, r0 + i, at + i, x);
 		}
 	}
 }
 
 /* --- the grid ----------------------------------------------------------------------------------- */
 
-/* A block of rows with the blocks of keys of a tile, from k0 on. */
-static void rows(struct run *r, int64_t k0, float *sums, bool first, bool last)
+static void begin_keys(const struct run *r, bool *begun)
+{
+	if (!*begun)
+		memset(r->sums, 0, (size_t)r->f->own * r->f->dkv_bytes);
+	*begun = true;
+}
+
+/* A block of rows with the blocks of keys of a tile, from k0 on; *begun: are there sums of keys and values. */
+static void rows(struct run *r, int64_t k0, bool first, bool last, bool *begun)
 {
 	const struct bwd *f = r->f;
 	uint8_t kind[MOST_OWN][GROUPS][PANELS];
@@ -421,13 +458,17 @@ static void rows(struct run *r, int64_t k0, float *sums, bool first, bool last)
 		pack_rows(f, r->k, r->ptr, r->b, r->rb, row, r->mem);
 	if (any || first || last)
 		memset(r->dq, 0, dq_bytes);
+	if (first && f->p.x.add)
+		begin_rows(r);
+	if (any)
+		begin_keys(r, begun);
 	for (int64_t j = 0; j < f->own; j++) {
 		if (!live[j])
 			continue;
 		r->kb = k0 + j;
 		r->key = r->mem + f->key_at + (size_t)j * f->k_bytes;
 		r->kind = kind[j];
-		r->dk = sums + (size_t)j * f->dkv_bytes / sizeof *sums;
+		r->dk = r->sums + (size_t)j * f->dkv_bytes / sizeof *r->sums;
 		r->dv = r->dk + f->kb * f->p.dc;
 		item(r);
 	}
@@ -435,27 +476,32 @@ static void rows(struct run *r, int64_t k0, float *sums, bool first, bool last)
 		add_rows(r, first, last);
 }
 
-static void part(struct run *r, int64_t phase, int64_t at)
+static void part(struct run *r, int64_t phase)
 {
 	const struct bwd *f = r->f;
-	int64_t turn = phase % f->parts, step = phase / f->parts % f->steps, i = at / f->some, k0 = (step * f->parts + i) * f->own;
-	bool first = phase % (f->parts * f->steps) == 0, last = (phase + 1) % (f->parts * f->steps) == 0;
-	r->slot = at % f->some;
+	int64_t turn = phase % f->parts, step = phase / f->parts % f->steps, i = r->tile / f->some, k0 = (step * f->parts + i) * f->own;
+	bool first = phase % (f->parts * f->steps) == 0, last = (phase + 1) % (f->parts * f->steps) == 0, begun = f->few && turn > 0;
+	r->slot = r->tile % f->some;
 	r->b = phase / f->parts / f->steps * f->some + r->slot;
 	if (r->b >= f->p.x.batch)
 		return;
-	float *sums = (float *)(void *)(r->shared + (size_t)(at * f->own) * f->dkv_bytes);
+	r->sums = (float *)(void *)(f->few ? r->shared + f->few_at + (size_t)(r->tile * f->own) * f->dkv_bytes : r->mem + f->sums_at);
 	att_extra_start(&f->p, r->k, r->ptr, r->b, r->mem + f->fn_at);
-	if (turn == 0)
-		memset(sums, 0, (size_t)f->own * f->dkv_bytes);
 	for (int64_t j = 0, kb; j < f->own && (kb = k0 + j) < f->nkb; j++)
 		pack_keys(f, r->k, r->ptr, r->b, kb, r->mem + f->key_at + (size_t)j * f->k_bytes, r->mem);
+	if (f->few && turn == 0)
+		begin_keys(r, &begun);
 	for (r->rb = (i + turn) % f->parts; r->rb < f->nrb; r->rb += f->parts)
-		rows(r, k0, sums, first, last);
-	for (int64_t j = 0; turn == f->parts - 1 && j < f->own && (r->kb = k0 + j) < f->nkb; j++) {
-		const float *dk = sums + (size_t)j * f->dkv_bytes / sizeof *sums;
-		store_keys(r, &f->dk, 1, dk, f->p.dc);
-		store_keys(r, &f->dv, 2, dk + f->kb * f->p.dc, f->p.ec);
+		rows(r, k0, first, last, &begun);
+	first = turn == 0 || f->few;
+	last = turn == f->parts - 1;
+	if (f->few ? !last : !begun && !first && !last)
+		return;
+	begin_keys(r, &begun);
+	for (int64_t j = 0; j < f->own && (r->kb = k0 + j) < f->nkb; j++) {
+		const float *dk = r->sums + (size_t)j * f->dkv_bytes / sizeof *dk;
+		add_keys(r, &f->dk, 1, j, dk, f->p.dc, first, last);
+		add_keys(r, &f->dv, 2, j, dk + f->kb * f->p.dc, f->p.ec, first, last);
 	}
 }
 
@@ -473,8 +519,8 @@ static void run(const struct prog_kern *k, const struct kern_state *s, int phase
 		flat[i] = f->p.range.c;
 	if (f->p.v->begin)
 		f->p.v->begin();
-	for (int64_t t = t0; t < t1; t++)
-		part(&r, phase, t);
+	for (r.tile = t0; r.tile < t1; r.tile++)
+		part(&r, phase);
 	if (f->p.v->end)
 		f->p.v->end();
 	__atomic_fetch_add(&att_tiles_done, r.done, __ATOMIC_RELAXED);
@@ -520,19 +566,30 @@ static void share_out(struct bwd *f)
 	f->some = MIN((MANY + f->parts - 1) / f->parts, batch);
 	f->steps = (f->nkb + f->parts * f->own - 1) / (f->parts * f->own);
 	f->parts = (f->nkb + f->steps * f->own - 1) / (f->steps * f->own);       /* no step with less to do than the others, nor memory for more */
-	f->home = f->dq.unit != f->dq.es ? APART : f->dq.dt == DT_f32 ? THERE : f->dq.dt == DT_bf16 ? HALF : APART;
+}
+
+/* Where sums of so many rows at once are kept, if they go on in another phase. */
+static void find_home(struct sums *s, int64_t rows, bool kept, size_t *shared)
+{
+	const struct att_rows *to = &s->to;
+	s->home = to->unit != to->es ? APART : to->dt == DT_f32 ? THERE : to->dt == DT_bf16 ? HALF : APART;
+	s->at = att_room(shared, kept ? rows * to->w * (s->home == THERE ? 0 : s->home == HALF ? 2 : 4) : 0);
 }
 
 static void lay_out(struct bwd *f, struct kern_state *s)
 {
 	const struct att_plan *p = &f->p;
-	int64_t es = p->v->es, mr = p->v->mr, tiles = f->some * f->parts, kept[] = { [THERE] = 0, [HALF] = 2, [APART] = 4 };
-	size_t *n = &s->shared;
-	att_room(n, tiles * f->own * (int64_t)f->dkv_bytes);
-	f->dq_at = att_room(n, f->some * p->rows * p->x.d * kept[f->home]);
-	n = &s->scratch;
+	int64_t es = p->v->es, mr = p->v->mr, keys = f->some * f->parts * f->own * f->kb;
+	int64_t all = f->some * f->parts * f->own * (int64_t)f->dkv_bytes;
+	f->few = f->parts > 1 && all <= FEW_BYTES;
+	f->few_at = att_room(&s->shared, f->few ? all : 0);
+	find_home(&f->dk, keys, f->parts > 1 && !f->few, &s->shared);
+	find_home(&f->dv, keys, f->parts > 1 && !f->few, &s->shared);
+	find_home(&f->dq, f->some * p->rows, f->parts * f->steps > 1, &s->shared);
+	size_t *n = &s->scratch;
 	int64_t numbers = ATT_MOST_MR * ATT_COLS * 4;
 	f->key_at = att_room(n, f->own * (int64_t)f->k_bytes);
+	f->sums_at = att_room(n, f->few ? 0 : f->own * (int64_t)f->dkv_bytes);
 	f->rows_at = att_room(n, (int64_t)f->r_bytes);
 	f->s_at = att_room(n, numbers);
 	f->y_at = att_room(n, numbers);
@@ -557,7 +614,7 @@ bool attention_backward(const struct prog_kern *k, const struct attention *x, st
 	memset(f, 0, sizeof *f);
 	if (!att_plan_make(k, x, true, &s->a, &f->p))
 		return false;
-	struct att_rows *rows[] = { &f->q, &f->k, &f->v, &f->l, &f->d_o, &f->delta, &f->dq, &f->dk, &f->dv };
+	struct att_rows *rows[] = { &f->q, &f->k, &f->v, &f->l, &f->d_o, &f->delta, &f->dq.to, &f->dk.to, &f->dv.to };
 	for (int i = 0; i < (int)NELEM(rows); i++)
 		att_rows_make(&f->p, k, i < 6 ? i : k->nin + i - 6, rows[i]);
 	for (int i = ATT_L; i <= ATT_DELTA; i += ATT_DELTA - ATT_L)

@@ -3,8 +3,8 @@
  *
  * A tile of the grid owns a block of rows (queries of all groups that share keys) and goes over all keys, or, where there are few
  * rows and many keys, over a part of them; parts are put together in later phases.  Keys and values are packed once, before the
- * tiles that read them, those of a few batches at a time; unless only one tile reads them.  Many whose type is half as wide as what is
- * multiplied lie packed in their own: they are most of what the kernel works in.  What a row's exponentials are relative to is
+ * tiles that read them, those of a few batches at a time; unless only one tile reads them, or they are so many that memory for all of them would be most of
+ * what the kernel works in: then each tile packs a block where it reads it, and has more rows, for which that is done once.  What a row's exponentials are relative to is
  * raised only when a score exceeds it by ATT_LAZY: sums and products share it, so nothing is lost.  An item is so many rows and keys that
  * its p stays in L1.
  *
@@ -14,7 +14,7 @@
 
 #include <math.h>
 
-enum { MANY = 64, PART_LEAST = 512, WIDE = 4 << 20 };      /* tiles; keys of a part; bytes of packed keys that are not worth narrowing */
+enum { SHORT = 4, LONG = 16, MANY = 64, FEW = 16, PART_LEAST = 512, MOST = 2 << 20 };      /* items of a tile; tiles; where each packs keys; keys of a part; bytes of keys that are packed for all tiles */
 
 /* --- blocks of keys ----------------------------------------------------------------- */
 
@@ -35,21 +35,13 @@ static void pack_block(const struct fwd *f, const struct prog_kern *k, char *con
 			((float *)(void *)(to + f->kb_top))[tile] = att_most(to + f->kb_k + (size_t)(i * p->dk * es), ATT_COLS * p->dk);
 		to[f->kb_bad + (size_t)tile] = !att_steps(es, rows, ld, p->ec, to + f->kb_v + (size_t)(i * ATT_COLS * es), (size_t)(CK * ATT_COLS * es));
 	}
-	att_side_bounds(p, k, ptr, b, true, k0, n, ATT_COLS, (double *)(void *)(to + f->kb_lo), (double *)(void *)(to + f->kb_hi), TILES);
 }
 
-/* A packed block as it lies for all threads, and back: each number is one of the narrow type, so nothing is rounded. */
-static void narrow(const struct fwd *f, char *to, const char *kb)
+/* Of a block, what tells which tiles count. */
+static void bound_block(const struct fwd *f, const struct prog_kern *k, char *const *ptr, int64_t b, int64_t blk, char *to)
 {
-	f->k.out((int64_t)(f->kb_v / 4), to, kb, NULL, NULL);
-	f->v.out((int64_t)((f->kb_norm - f->kb_v) / 4), to + f->kb_v / 2, kb + f->kb_v, NULL, NULL);
-	memcpy(to + f->kb_norm / 2, kb + f->kb_norm, f->kb_bytes - f->kb_norm);
-}
-static void widen(const struct fwd *f, char *kb, const char *far)
-{
-	f->k.in((int64_t)(f->kb_v / 4), kb, far, NULL, NULL);
-	f->v.in((int64_t)((f->kb_norm - f->kb_v) / 4), kb + f->kb_v, far + f->kb_v / 2, NULL, NULL);
-	memcpy(kb + f->kb_norm, far + f->kb_norm / 2, f->kb_bytes - f->kb_norm);
+	int64_t k0 = blk * CK;
+	att_side_bounds(&f->p, k, ptr, b, true, k0, MIN(CK, f->p.x.s - k0), ATT_COLS, (double *)(void *)(to + f->kb_lo), (double *)(void *)(to + f->kb_hi), TILES);
 }
 
 static int64_t distinct_of(const struct fwd *f, const struct prog_kern *k, int64_t b)
@@ -74,31 +66,44 @@ static void pack_all(const struct fwd *f, const struct prog_kern *k, const struc
 			b = b * k->v[ATT_Q].dim[d] + ix[d];
 		}
 		/* other cores may have read what was there */
+		bound_block(f, k, ptr, b, i % f->nkb, mem + f->kb_at);
 		pack_block(f, k, ptr, b, i % f->nkb, mem + f->kb_at, mem);
-		if (f->narrow)
-			narrow(f, mem + f->far_at, mem + f->kb_at);
-		copy_shared(COPY_PACKED, to + (size_t)i * f->far_bytes, mem + (f->narrow ? f->far_at : f->kb_at), f->far_bytes);
+		copy_shared(COPY_PACKED, to + (size_t)i * f->kb_bytes, mem + f->kb_at, f->kb_bytes);
 	}
 }
 
 /* --- a tile -------------------------------------------------------------------------------------- */
 
+/* Is it known of all rows that no tile of the block counts, so that nobody reads it? */
+static bool hidden(const struct run *r)
+{
+	bool all = r->at->clear && !r->second;
+	for (int i = 0; i < r->at->nt && all; i++)
+		all = !(r->at->known.score->nan >> i & 1) && r->at->known.score->hi[i] <= FILL;
+	return all;
+}
+
 static void find_block(struct run *r, int64_t blk)
 {
 	const struct fwd *f = r->f;
-	char *own = r->mem + f->kb_at;
-	const char *far = r->ptr[r->k->nin + r->k->nout] + (size_t)(distinct_of(f, r->k, r->b) % f->some * f->nkb + blk) * f->far_bytes;
-	if (f->lazy)
-		pack_block(f, r->k, r->ptr, r->b, blk, own, r->mem);
-	else if (f->narrow)
-		widen(f, own, far);
-	r->at->kb = f->lazy || f->narrow ? own : far;
+	char *own = r->mem + f->kb_at + (size_t)(r->at - r->block) * f->kb_bytes;
+	r->at->kb = f->lazy ? own : r->ptr[r->k->nin + r->k->nout] + (size_t)(distinct_of(f, r->k, r->b) % f->some * f->nkb + blk) * f->kb_bytes;
 	r->at->k0 = blk * CK;
 	r->at->nt = (int)((MIN(CK, f->p.x.s - r->at->k0) + ATT_COLS - 1) / ATT_COLS);
 	r->at->top = 0;
+	r->at->clear = false;
+	if (f->lazy)
+		bound_block(f, r->k, r->ptr, r->b, blk, own);
+	if (!f->norms)
+		att_ask(r);
+	if (hidden(r))
+		return;
+	if (f->lazy)
+		pack_block(f, r->k, r->ptr, r->b, blk, own, r->mem);
+	if (f->norms)
+		att_ask(r);
 	for (int i = 0; i < r->at->nt && f->p.v->stream; i++)
 		r->at->top = fmaxf(r->at->top, ((const float *)(const void *)(r->at->kb + f->kb_top))[i]);
-	att_ask(r);
 }
 
 static void keys(struct run *r, int64_t part)
@@ -111,8 +116,8 @@ static void keys(struct run *r, int64_t part)
 			find_block(r, blk + (r->at - r->block));
 		/* keys that other threads have packed are far */
 		int64_t next = f->lazy ? 0 : MIN(f->near, MAX(hi - blk - f->near, 0));
-		r->fetch = r->block[0].kb + (size_t)f->near * f->far_bytes;
-		r->fetch_end = r->fetch + (size_t)next * f->far_bytes;
+		r->fetch = r->block[0].kb + (size_t)f->near * f->kb_bytes;
+		r->fetch_end = r->fetch + (size_t)next * f->kb_bytes;
 		for (int64_t row = 0; row < r->nr; row += f->rq)
 			for (r->at = r->block; r->at < end; r->at++)
 				att_item(r, row);
@@ -126,9 +131,8 @@ static void load_rows(struct run *r)
 	const struct fwd *f = r->f;
 	const struct att_plan *p = &f->p;
 	int es = p->v->es, mr = p->v->mr;
-	const char *q = attention_at(r->k, r->ptr, &p->x, ATT_Q, r->b);
 	for (int64_t i = 0; i < att_pad(r->nr, mr); i += ATT_FETCH)      /* rows of padding, too: zeros */
-		att_fetch(p, &f->q, q, r->r0 + i, MAX(MIN(ATT_FETCH, r->nr - i), 0), r->mem + f->q_at + (size_t)(i * p->dc * es), p->dc, r->mem + f->tmp_at);
+		att_fetch_from(p, &f->q, r->k, r->ptr, ATT_Q, r->b, r->r0 + i, MAX(MIN(ATT_FETCH, r->nr - i), 0), r->mem + f->q_at + (size_t)(i * p->dc * es), p->dc, r->mem + f->tmp_at);
 	r->top_q = p->v->stream ? att_most(r->mem + f->q_at, att_pad(r->nr, mr) * p->dc) : 0;
 	att_side_bounds(p, r->k, r->ptr, r->b, false, r->r0, r->nr, mr, (double *)(void *)(r->mem + f->lo_at), (double *)(void *)(r->mem + f->hi_at), f->qb / mr);
 	for (int64_t g = 0; g * mr < r->nr && f->norms; g++)
@@ -442,8 +446,6 @@ static void lay_out(struct fwd *f, struct kern_state *s)
 	f->kb_bad = att_room(n, TILES);
 	f->kb_lo = att_room(n, extra * TILES * 8);
 	f->kb_hi = att_room(n, extra * TILES * 8);
-	f->narrow &= (size_t)f->nkb * f->kb_bytes > WIDE;
-	f->far_bytes = f->kb_bytes - (f->narrow ? f->kb_norm / 2 : 0);
 	n = &s->scratch;
 	f->q_at = att_room(n, att_pad(f->qb, ATT_FETCH) * p->dc * es + ATT_FETCH * p->dc * es);
 	f->o_at = att_room(n, f->qb * p->ec * 4);
@@ -465,16 +467,34 @@ static void lay_out(struct fwd *f, struct kern_state *s)
 	f->dense_at = att_room(n, att_dense_rows(p) * MAX(p->dc, p->ec) * es);
 	f->tmp_at = att_room(n, (int64_t)att_fetch_bytes(p));
 	f->fn_at = att_room(n, (int64_t)p->fn_bytes);
-	f->kb_at = att_room(n, (int64_t)f->kb_bytes);
-	f->far_at = att_room(n, f->narrow ? (int64_t)f->far_bytes : 0);
+	f->kb_at = att_room(n, (f->lazy ? f->near : 1) * (int64_t)f->kb_bytes);
 	n = &f->part_bytes;
 	att_room(n, f->qb * p->ec * 4);
 	f->part_row = att_room(n, f->qb * (int64_t)sizeof(struct row));
 	f->part_row2 = att_room(n, f->qb * (int64_t)sizeof(struct row));
 	f->part_top = att_room(n, p->x.part ? f->qb * 4 : 0);
 	f->part_low = att_room(n, 4);
-	f->part_at = f->lazy ? 0 : (size_t)(f->some * f->nkb) * f->far_bytes;
+	f->part_at = f->lazy ? 0 : (size_t)(f->some * f->nkb) * f->kb_bytes;
 	s->shared = f->part_at + (f->parts > 1 ? (size_t)(p->x.batch * f->nblk * f->parts) * f->part_bytes : 0);
+}
+
+/* Tiles of at most so many items of rows, fewer where there would be fewer tiles than that; from shapes alone. */
+static void share_out(struct fwd *f, int64_t items, int64_t tiles)
+{
+	const struct attention *x = &f->p.x;
+	int64_t mr = f->p.v->mr, rows = f->p.rows;
+	f->rq = ITEM / mr * mr;
+	f->qb = items * f->rq;
+	while (f->qb > f->rq && (x->batch * ((rows + f->qb - 1) / f->qb) < tiles || f->qb / 2 >= rows))
+		f->qb /= 2;
+	f->qb = MAX(f->qb, f->rq);
+	if (rows < f->qb)
+		f->qb = att_pad(rows, mr);
+	f->rq = MIN(f->rq, f->qb);
+	f->nblk = (rows + f->qb - 1) / f->qb;
+	tiles = x->batch * f->nblk;
+	f->parts = MAX(MIN((MANY + tiles - 1) / tiles, f->nblk == 1 ? x->s / PART_LEAST : 1), 1);
+	f->lazy = f->nblk == 1 && f->distinct == x->batch;
 }
 
 bool attention_forward(const struct prog_kern *k, const struct attention *x, struct kern_state *s)
@@ -486,33 +506,24 @@ bool attention_forward(const struct prog_kern *k, const struct attention *x, str
 	struct att_rows *rows[] = { &f->q, &f->k, &f->v, &f->o, &f->l, &f->z };
 	for (int i = 0; i < 3 + k->nout; i++)
 		att_rows_make(&f->p, k, i < 3 ? i : k->nin + i - 3, rows[i]);
-	int mr = f->p.v->mr;
-	f->rq = ITEM / mr * mr;
 	f->nkb = (x->s + CK - 1) / CK;
-	/* tiles enough for many cores, from shapes alone */
-	f->qb = (f->p.v->stream ? 16 : 4) * f->rq;
-	while (f->qb > f->rq && (x->batch * ((f->p.rows + f->qb - 1) / f->qb) < MANY || f->qb / 2 >= f->p.rows))
-		f->qb /= 2;
-	f->qb = MAX(f->qb, f->rq);
-	if (f->p.rows < f->qb)
-		f->qb = att_pad(f->p.rows, mr);
-	f->rq = MIN(f->rq, f->qb);
-	f->nblk = (f->p.rows + f->qb - 1) / f->qb;
-	int64_t tiles = x->batch * f->nblk, most = x->s / PART_LEAST;
-	f->parts = MAX(MIN((MANY + tiles - 1) / tiles, f->nblk == 1 ? most : 1), 1);
 	find_distinct(f, k, &s->a);
 	if (!f->p.range.plain)
 		f->p.range.c = 1;
-	f->lazy = f->nblk == 1 && f->distinct == x->batch;
+	share_out(f, f->p.v->stream ? LONG : SHORT, MANY);
 	f->near = f->p.v->stream && !f->lazy ? NEAR : 1;
-	f->narrow = !f->lazy && f->near == 1 && f->p.v->es == 4 && f->k.es == 2 && f->v.es == 2;
+	/* as many batches at once as give tiles enough */
+	int64_t sharers = x->batch / f->distinct, keys = f->nkb * CK * (f->p.dk + f->p.ec) * f->p.v->es;
+	f->some = f->lazy ? f->distinct : MIN((MANY + f->nblk * sharers - 1) / (f->nblk * sharers), f->distinct);
+	if (!f->lazy && f->some * keys > MOST) {
+		share_out(f, LONG, FEW);
+		f->lazy = true;
+		f->some = f->distinct;
+	}
 	f->norms = !f->p.range.plain && x->nextra;
 	f->bounds = !f->p.range.always && (f->p.range.plain || x->nextra > 0);
-	/* as many batches at once as give tiles enough */
-	int64_t sharers = x->batch / f->distinct;
-	f->some = f->lazy ? f->distinct : MIN((MANY + f->nblk * sharers - 1) / (f->nblk * sharers), f->distinct);
 	lay_out(f, s);
-	s->tiles = tiles * f->parts;
+	s->tiles = x->batch * f->nblk * f->parts;
 	s->phases = (int)((f->distinct + f->some - 1) / f->some) * ((f->lazy ? 1 : 2) + (f->parts > 1 ? 2 : 0));
 	s->run = run;
 	s->priv = f;

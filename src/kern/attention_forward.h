@@ -13,7 +13,7 @@ struct fwd {
 	struct att_rows q, k, v, o, l, z;      /* l: or m; z: or what o lacks */
 	int64_t rq, qb, nblk, nkb, parts;      /* rows of an item and of a tile; blocks of rows and of keys; parts of keys */
 	int64_t near;                          /* so many blocks of keys meet the rows of an item one after the other: its sums stay near */
-	bool lazy, bounds, norms;              /* keys are packed where they are read; scores have bounds; by the lengths of q and k */
+	bool lazy, bounds, norms;              /* keys are packed where they are read, by each tile; scores have bounds; by the lengths of q and k */
 	int64_t distinct, *same;               /* batches whose keys differ; of each batch dimension the factor of the index, 0: same */
 	int64_t some;                          /* of those, how many are packed at once */
 	/* steps of a product with keys; bytes of a row of q, a row of p, a tile of keys; exponents of 2 of what plain tiles compare */
@@ -22,12 +22,9 @@ struct fwd {
 	double as_exponent, as_score, as_product;      /* times a score; times an exponent of 2; times a score */
 	/* a packed block of keys */
 	size_t kb_k, kb_v, kb_norm, kb_top, kb_bad, kb_lo, kb_hi, kb_bytes;
-	/* as it lies for all threads: as it is, or its numbers are of the operands' types, half as wide, and each tile widens them */
-	bool narrow;
-	size_t far_bytes;
 	/* scratch */
 	bool two;                              /* sums of p as it is multiplied, and of what it was before it was rounded */
-	size_t q_at, o_at, p_at, s_at, one_at, sum_at, w_at, l_at, z_at, top_at, m_at, whole_at, lo_at, hi_at, norm_at, row_at, dense_at, tmp_at, fn_at, kb_at, far_at;
+	size_t q_at, o_at, p_at, s_at, one_at, sum_at, w_at, l_at, z_at, top_at, m_at, whole_at, lo_at, hi_at, norm_at, row_at, dense_at, tmp_at, fn_at, kb_at;
 	/* shared: blocks of keys, then a state of each tile */
 	size_t part_at, part_bytes, part_row, part_row2, part_top, part_low;
 };

@@ -77,20 +77,27 @@ const char *att_take(const struct att_plan *p, const struct att_rows *r, const c
 	return at;
 }
 
+void att_fetch_from(const struct att_plan *p, const struct att_rows *r, const struct prog_kern *k, char *const *ptr, int view, int64_t b, int64_t r0, int64_t n,
+                    char *out, int64_t ld, char *tmp)
+{
+	int64_t i = 0, row, left, some;
+	do {                                     /* each part's zeros below are overwritten by the next */
+		const char *base = attention_piece(k, ptr, &p->x, view, b, r0 + i, &row, &left);
+		some = MIN(n - i, left);
+		att_fetch(p, r, base, row, some, out + i * ld * p->v->es, ld, tmp);
+	} while ((i += some) < n);
+}
+
 int64_t att_dense_rows(const struct att_plan *p) { return p->x.keys.n > 1 || p->x.rows.n > 1 ? 2 * ATT_FETCH : ATT_FETCH; }
 
 const char *att_take_from(const struct att_plan *p, const struct att_rows *r, const struct prog_kern *k, char *const *ptr, int view, int64_t b, int64_t r0, int64_t n,
                           char *dense, int64_t ld, char *tmp, int64_t *ld_bytes)
 {
-	int64_t row, left, some;
+	int64_t row, left;
 	const char *base = attention_piece(k, ptr, &p->x, view, b, r0, &row, &left);
 	if (n <= left)
 		return att_take(p, r, base, row, n, dense, ld, tmp, ld_bytes);
-	for (int64_t i = 0; i < n; i += some) {      /* each part's zeros below are overwritten by the next */
-		base = attention_piece(k, ptr, &p->x, view, b, r0 + i, &row, &left);
-		some = MIN(n - i, left);
-		att_fetch(p, r, base, row, some, dense + i * ld * p->v->es, ld, tmp);
-	}
+	att_fetch_from(p, r, k, ptr, view, b, r0, n, dense, ld, tmp);
 	*ld_bytes = ld * p->v->es;
 	return dense;
 }

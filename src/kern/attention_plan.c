@@ -22,8 +22,8 @@ struct err *attention_make(const struct prog_kern *k, struct arena *a, struct at
 {
 	bool add = k->id == KERN_attention_grad_add, grad = add || k->id == KERN_attention_grad;
 	int first = grad ? ATT_GRAD_EXTRA : ATT_EXTRA, least = grad ? 2 : 1;
-	int64_t keys = k->nattr > 0 ? k->attr[0] : 1, rows = k->nattr > 1 ? k->attr[1] : 1, nextra = k->nin - first - 2 * (keys - 1) - 2 * (rows - 1);
-	if (keys < 1 || keys > k->nin || rows < 1 || rows > k->nin || (!grad && rows > 1))
+	int64_t keys = k->nattr > 0 ? k->attr[0] : 1, rows = k->nattr > 1 ? k->attr[1] : 1, nextra = k->nin - first - 2 * (keys - 1) - (grad ? 2 : 1) * (rows - 1);
+	if (keys < 1 || keys > k->nin || rows < 1 || rows > k->nin)
 		return ERR(INVALID, "kernel '%s' of %lld and %lld pieces", prog_kern_name[k->id], (long long)keys, (long long)rows);
 	bool below = !grad && k->nout == 3 && k->v[k->nin + 2].dtype == DT_i8, part = !grad && k->nout == 3 && !below;
 	*x = (struct attention){ .grad = grad, .add = add, .part = part, .log = !grad && !part && k->nout > 1, .below = below, .first = first, .nextra = (int)nextra, .sum = DT_f32 };

@@ -42,7 +42,8 @@ static struct place *carry_place(struct lw *w, struct frame *f, int i, ir_val v,
 	q->dtype = t->dtype;
 	q->rank = t->rank;
 	q->dim = t->dim;
-	q->stride = lw_place_new(w, p->store, t->dtype, t->rank, t->dim)->stride;
+	if (lw_place_dense(p))
+		q->stride = lw_place_new(w, p->store, t->dtype, t->rank, t->dim)->stride;
 	return q;
 }
 
@@ -180,8 +181,8 @@ static void settle(struct lw *w, struct frame *f, int i, struct member *x, const
 	const struct ir_type_info *t = ir_vtype(w->m, f->fn, v);
 	int before = *nmv;
 	if (x->ring) {
-		bool made = x->ring->kind == LOAN_made;
-		x->home = lw_ring_begin(w, f, x->ring, made ? two_halves(w, t, half, &x->other) : NULL);
+		struct place *made = x->ring->kind == LOAN_made ? two_halves(w, t, half, &x->other) : NULL;
+		x->home = lw_ring_begin(w, f, x->ring, made, x->other);
 		x->other = NULL;
 	} else if (k->role == ROLE_CARRY && (trip < 0 || trip > (lw_loans_of(body, k->param) ? 1 : 2)) && t->bytes >= WORTH &&
 	           (reads_late(w, body, k->param, last) || part_of(w, body, last))) {

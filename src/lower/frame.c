@@ -42,6 +42,7 @@ void lw_frame_init(struct lw *w, struct frame *f, const struct ir_fn *fn)
 	f->steal = ARENA_NEW(w->tmp, bool, n);
 	f->loan = f->ring = NULL;
 	f->lent = NULL;
+	f->pieces = NULL;
 	lw_roots(w, fn, f->root, f->last);
 }
 
@@ -68,7 +69,7 @@ struct place *lw_steal(struct lw *w, struct frame *f, int i, ir_val v)
 	ir_val r = f->root[v];
 	struct place *p = f->at[v];
 	const struct ir_op *def = ir_def(f->fn, r);
-	if (f->last[r] != i || lw_uses(f, o, r) != 1 || !lw_place_dense(p) || !f->at[r])
+	if (f->last[r] != i || lw_uses(f, o, r) != 1 || !(lw_place_dense(p) || o->kind == IR_attention_grad_add) || !f->at[r])
 		return NULL;
 	if (!def && !f->steal[r])
 		return NULL;
@@ -123,9 +124,18 @@ bool lw_same_index(const struct lw *w, const struct ir_fn *g, uint32_t k)
 	return true;
 }
 
+/* Do both show the same elements of what they begin at, in one order? */
+static bool same_shape(const struct place *a, const struct place *b)
+{
+	bool same = a->rank == b->rank;
+	for (int d = 0; d < a->rank && same; d++)
+		same = a->dim[d] == b->dim[d] && (a->dim[d] == 1 || a->stride[d] == b->stride[d]);
+	return same || (lw_place_dense(a) && lw_place_dense(b));
+}
+
 bool lw_same_place(const struct lw *w, const struct place *a, const struct place *b)
 {
-	return (a->store == b->store || w->store.p[a->store].donated_to == b->store) && a->off == b->off && lw_place_dense(a) && lw_place_dense(b) &&
+	return (a->store == b->store || w->store.p[a->store].donated_to == b->store) && a->off == b->off && same_shape(a, b) &&
 	       a->reg[0] == b->reg[0] && a->reg[1] == b->reg[1] && a->mul[0] == b->mul[0] && a->mul[1] == b->mul[1];
 }
 
@@ -227,37 +237,68 @@ struct place *lw_result_at(struct lw *w, struct frame *f, int i, ir_val v)
 	return p ? p : lw_temp(w, t->dtype, t->rank, t->dim);
 }
 
-/* May op o leave its results at any strides? */
-static bool makes_strides(const struct ir_op *o) { return o->kind == IR_attention || o->kind == IR_attention_grad || o->kind == IR_attention_grad_add; }
+static bool attends(const struct ir_op *o) { return o->kind == IR_attention || o->kind == IR_attention_grad || o->kind == IR_attention_grad_add; }
+
+/* May op o of fn leave its result v at any strides?  A loop's, if each turn adds to it in place. */
+static bool makes_strides(const struct lw *w, const struct ir_fn *fn, const struct ir_op *o, ir_val v)
+{
+	if (o->kind != IR_loop)
+		return attends(o);
+	const struct ir_loop l = ir_loop_view(w->tmp, w->m, fn, o);
+	const struct ir_loop_operand *x = &l.x[l.made[v - o->out]];
+	ir_val y = l.body->result.p[x->result];
+	const struct ir_op *by = ir_def(l.body, y);
+	return x->role == ROLE_CARRY && !x->asked && by && by->kind == IR_attention_grad_add && ir_in(l.body, by, by->nin - 3 + (y - by->out)) == x->param && l.body->val.p[x->param].nuse == 1;
+}
+
+/* Where the operand of the view that makes v lies, if that lies at t; NULL: strides cannot say it. */
+static struct place *behind(struct lw *w, const struct ir_fn *fn, ir_val v, struct place *t)
+{
+	const struct ir_op *o = ir_def(fn, v);
+	const struct ir_type_info *have = ir_vtype(w->m, fn, ir_in(fn, o, v - o->out));
+	if (o->kind == IR_reshape)
+		return lw_place_reshape(w, t, have->dtype, have->rank, have->dim);
+	if (o->kind != IR_transpose)
+		return o->kind == IR_optimization_barrier || o->kind == IR_sharding_constraint ? t : NULL;
+	int n;
+	const int64_t *perm = ir_attrs(fn, o, AT_perm, &n);
+	struct place *q = lw_place_like(w, t);
+	q->dim = have->dim;
+	for (int d = 0; d < n; d++)
+		q->stride[perm[d]] = t->stride[d];
+	return q;
+}
 
 void lw_target(struct lw *w, struct frame *f, ir_val v, struct place *t)
 {
 	const struct ir_fn *fn = f->fn;
 	ir_val r = f->root[v];
-	const struct ir_op *def = ir_def(fn, r);
-	bool any = v == r || (def && makes_strides(def));
-	while (t && v != r) {
-		const struct ir_op *o = ir_def(fn, v);
-		ir_val x = ir_in(fn, o, v - o->out);
-		const struct ir_type_info *have = ir_vtype(w->m, fn, x);
-		if (o->kind == IR_reshape) {
+	const struct ir_op *def = ir_def(fn, r), *o;
+	bool any = v == r || (def && makes_strides(w, fn, def, r));
+	for (; t && v != r; v = ir_in(fn, o, v - o->out)) {
+		o = ir_def(fn, v);
+		if (o->kind == IR_reshape)
 			f->target[v] = f->target[v] ? f->target[v] : t;
-			t = lw_place_reshape(w, t, have->dtype, have->rank, have->dim);
-		} else if (o->kind == IR_transpose) {
-			int n;
-			const int64_t *perm = ir_attrs(fn, o, AT_perm, &n);
-			struct place *q = lw_place_like(w, t);
-			q->dim = have->dim;
-			for (int d = 0; d < n; d++)
-				q->stride[perm[d]] = t->stride[d];
-			t = q;
-		} else if (o->kind != IR_optimization_barrier && o->kind != IR_sharding_constraint) {
-			t = NULL;
-		}
-		v = x;
+		t = behind(w, fn, v, t);
 	}
 	if (t && def && !f->target[r] && (any || lw_place_dense(t)))
 		f->target[r] = t;
+}
+
+void lw_lay_as_read(struct lw *w, struct frame *f, const struct ir_op *o, ir_val v)
+{
+	const struct ir_fn *fn = f->fn;
+	ir_val z = v;
+	if (f->target[v] || !attends(o))
+		return;
+	for (const struct ir_op *by; fn->val.p[z].nuse == 1 && ir_use_first(fn, z) && ((by = &fn->op.p[ir_use_op(fn, ir_use_first(fn, z))])->kind == IR_transpose || by->kind == IR_reshape);)
+		z = by->out;
+	const struct ir_type_info *t = ir_vtype(w->m, fn, z);
+	struct place *p = z == v || f->last[v] == INT_MAX ? NULL : lw_place_new(w, 0, t->dtype, t->rank, t->dim);
+	for (ir_val y = z; p && y != v; y = ir_in(fn, ir_def(fn, y), 0))
+		p = behind(w, fn, y, p);
+	if (p && !lw_place_dense(p) && p->stride[p->rank - 1] == 1)
+		lw_target(w, f, z, lw_temp(w, t->dtype, t->rank, t->dim));
 }
 
 bool lw_reshape_into(struct lw *w, struct frame *f, int i)
@@ -298,7 +339,8 @@ void lw_targets_back(struct lw *w, struct frame *f)
 		for (uint32_t r = 0; r < o->nout; r++) {
 			int k = f->target[o->out + r] ? updates(w, fn, o, r) : -1;
 			ir_val x = k < 0 ? 0 : ir_in(fn, o, (uint32_t)k);
-			if (x && !f->target[x] && f->root[x] == x && f->last[x] == (int)i && ir_def(fn, x))
+			const struct ir_op *def = x ? ir_def(fn, x) : NULL;
+			if (def && !f->target[x] && f->root[x] == x && f->last[x] == (int)i && (lw_place_dense(f->target[o->out + r]) || makes_strides(w, fn, def, x)))
 				f->target[x] = f->target[o->out + r];
 		}
 	}

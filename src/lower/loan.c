@@ -251,6 +251,7 @@ void lw_loans_plan(struct lw *w, struct frame *f)
 	if (w->p->ndev < 2 || !any)
 		return;
 	f->lent = f->lent ? f->lent : ARENA_NEW(w->tmp, struct loan *, fn->val.n);
+	lw_pieces_plan(w, f);
 	const bool *lend = worth(w, f);
 	int *hop = ARENA_NEW(w->tmp, int, fn->val.n);
 	for (size_t i = 0; i < fn->op.n; i++) {
@@ -389,7 +390,7 @@ struct place *lw_loan(struct lw *w, struct frame *f, int i, uint32_t k)
 	struct place *a = f->at[ir_in(f->fn, o, k)];
 	if (!l->held) {
 		lw_loans_settle(w, f);
-		a = for_peers(w, lw_dense(w, f, l->x));
+		a = for_peers(w, f->pieces && f->pieces[o->out + k] && lw_place_block(a) ? a : lw_dense(w, f, l->x));
 		if (l->other >= 0 && w->store.p[a->store].buf != w->store.p[l->other].buf) {      /* a copy is lent, which has no halves */
 			l->other = -1;
 			l->before = false;
@@ -399,15 +400,26 @@ struct place *lw_loan(struct lw *w, struct frame *f, int i, uint32_t k)
 	}
 	struct place *b = shown_at(w, l, t, false);
 	next(w, l, 1, a, b);
+	if (!lw_place_dense(a))
+		b->stride = lw_place_like(w, a)->stride;
 	return b;
 }
 
-struct place *lw_ring_begin(struct lw *w, struct frame *f, struct loan *l, struct place *half)
+struct place *lw_ring_begin(struct lw *w, struct frame *f, struct loan *l, struct place *half, struct place *other)
 {
 	const struct ir_type_info *t = ir_vtype(w->m, f->fn, l->x);
 	lw_loans_settle(w, f);
-	struct place *x = for_peers(w, lw_dense(w, f, l->x));
+	struct place *x = f->at[l->x];
+	if (other && !lw_place_dense(x)) {       /* a copy of its own would be a third half */
+		lw_emit_copy(w, x, other);
+		x = other;
+	} else {
+		bool any = l->kind == LOAN_round && !l->two && lw_place_block(x) && ir_attended(w->tmp, w->m, l->fn, l->param);
+		x = for_peers(w, any ? x : lw_dense(w, f, l->x));
+	}
 	l->at = shown_at(w, l, t, l->kind == LOAN_round && !l->two);
+	if (!lw_place_dense(x))
+		l->at->stride = lw_place_like(w, x)->stride;
 	if (l->two)
 		l->beyond = shown_at(w, l, t, true);
 	if (l->kind == LOAN_round)

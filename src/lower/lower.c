@@ -29,6 +29,8 @@ static struct err *lower_op(struct lw *w, struct frame *f, int i)
 	switch (o->kind) {
 	case IR_constant:
 		return lower_constant(w, f, o);
+	case IR_concatenate:
+		return lw_side_by_side(w, f, o) ? NULL : lower_steps(w, f, i);
 	case IR_fused:
 		return lower_fused(w, f, i);
 	case IR_loop:

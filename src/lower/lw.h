@@ -69,6 +69,9 @@ struct place {
 	int64_t *stride;         /* elements, rank entries, owned by the arena */
 	uint16_t reg[2];
 	int64_t mul[2];
+	/* Of a value that attention alone reads: it lies in so many places, one after the other along its last dimension but one, whose strides are these; 0: in one. */
+	struct place *const *piece;
+	int npiece;
 };
 
 /* A function being lowered. */
@@ -84,6 +87,7 @@ struct frame {
 	struct loan *loan;       /* those that end in its block, the last one first */
 	struct loan *ring;       /* of the loop around, that go on in each turn */
 	struct loan **lent;      /* per value: the loan that shows it; NULL: there are none */
+	bool *pieces;            /* per value: a concatenation that may stay in pieces, or what comes from elsewhere to be one; NULL: there are none */
 };
 
 /* now: when it began. */
@@ -185,8 +189,8 @@ void lw_rings(struct lw *w, struct frame *f, int i, struct frame *body);
 struct err *lw_permute(struct lw *w, const struct ir_fn *fn, const struct ir_op *o, struct prog_coll *c);
 /* Permute i of f, whose operand k is lent: where its result is shown. */
 struct place *lw_loan(struct lw *w, struct frame *f, int i, uint32_t k);
-/* Where a carry is shown before the loop; half: of what is made, where. */
-struct place *lw_ring_begin(struct lw *w, struct frame *f, struct loan *l, struct place *half);
+/* Where a carry is shown before the loop; half: of what is made, where, and other: the half that nothing is made in before the second turn. */
+struct place *lw_ring_begin(struct lw *w, struct frame *f, struct loan *l, struct place *half, struct place *other);
 void lw_ring_target(struct lw *w, struct frame *body, struct loan *l);      /* what it hands on is wanted where it is lent */
 bool lw_is_lent(const struct lw *w, const struct place *p);
 bool lw_loans_of(const struct frame *b, ir_val param);               /* is what is lent in b the value of its parameter? */
@@ -204,7 +208,11 @@ void lw_loans_close(struct lw *w, struct frame *f);                 /* at the en
 /* --- gather.c --- */
 /* Per value: is it an all_gather's result that is read where it lies? */
 bool *lw_gathers(struct lw *w, const struct frame *f);
-/* If o is an attention that reads such: kernel k, and its places, of all the arrays that they are. */
+/* Which concatenations nobody but attention reads: their operands stay until it has. */
+void lw_pieces_plan(struct lw *w, struct frame *f);
+/* Concatenation o stays in pieces.  False: it does not. */
+bool lw_side_by_side(struct lw *w, struct frame *f, const struct ir_op *o);
+/* If o is an attention that reads such, or what is gathered: kernel k, and its places, of all the arrays that they are. */
 void lw_in_pieces(struct lw *w, struct frame *f, const struct ir_op *o, struct prog_kern *k, struct place ***pl);
 
 /* --- steps.c, group.c, flow.c: op i of f --- */
@@ -238,6 +246,8 @@ bool lw_in_place(const struct lw *w, const struct ir_fn *fn, const struct ir_op 
 struct place *lw_result_at(struct lw *w, struct frame *f, int i, ir_val v);
 /* Value v of f is wanted at t: what makes it, behind views that strides can say, leaves it there if it can.  A wish that is there stays. */
 void lw_target(struct lw *w, struct frame *f, ir_val v, struct place *t);
+/* Result v of o, if that writes any strides: where the one view of it that is read is dense, rows in one piece. */
+void lw_lay_as_read(struct lw *w, struct frame *f, const struct ir_op *o, ir_val v);
 /* Op i, a reshape that strides cannot say: a copy where it is wanted, its own.  False: it is not, or that is not free. */
 bool lw_reshape_into(struct lw *w, struct frame *f, int i);
 /* Push the wish for a place backwards through updates in place. */

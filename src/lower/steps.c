@@ -42,8 +42,10 @@ struct err *lower_steps(struct lw *w, struct frame *f, int i)
 			ir_val x = ir_in(f->fn, o, (uint32_t)st[s].arg[0]);
 			stolen[r] = lw_steal(w, f, i, x);
 		}
-	for (uint32_t k = 0; k < o->nout; k++)
+	for (uint32_t k = 0; k < o->nout; k++) {
+		lw_lay_as_read(w, f, o, o->out + k);
 		f->at[o->out + k] = k < NELEM(stolen) && stolen[k] ? stolen[k] : lw_result_at(w, f, i, o->out + k);
+	}
 	for (int s = 0; s < n; s++) {
 		struct prog_kern *k = &st[s].k;
 		struct place **pl = ARENA_NEW(w->tmp, struct place *, k->nin + k->nout);

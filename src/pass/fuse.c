@@ -124,6 +124,8 @@ static bool member(const struct fuse *f, const struct ir_op *o)
 		return ir_is_elem(o->kind);
 	if (o->kind == IR_reduce)
 		return o->nout == 1 && ir_attr(f->fn, o, AT_redop) != RED_fn;
+	if (f->m->num_partitions > 1 && ir_side_by_side(f->a, f->m, f->fn, o))      /* no kernel at all (lower/gather.c) */
+		return false;
 	return true;
 }
 
@@ -658,7 +660,7 @@ static bool strips_can(const struct fuse *f, const struct ir_fn *g)
 
 /* --- one function ----------------------------------------------------------------------------- */
 
-static ir_val one_kernel(void *user, struct ir_b *b, int k, const ir_val *in)
+static void one_kernel(void *user, struct ir_b *b, int k, const ir_val *in, ir_val *out)
 {
 	const struct fuse *f = user;
 	const struct outline *x = &f->made[k];
@@ -666,7 +668,9 @@ static ir_val one_kernel(void *user, struct ir_b *b, int k, const ir_val *in)
 	int64_t id = x->fn->id;
 	for (size_t i = 0; i < x->out.n; i++)
 		t[i] = f->fn->val.p[x->out.p[i]].type;
-	return ir_emit_raw(b, IR_fused, (uint32_t)x->in.n, in, (uint32_t)x->out.n, t, &id, 1);
+	ir_val v = ir_emit_raw(b, IR_fused, (uint32_t)x->in.n, in, (uint32_t)x->out.n, t, &id, 1);
+	for (size_t i = 0; i < x->out.n; i++)
+		out[i] = v + (ir_val)i;
 }
 
 static ir_val one_loop(void *user, struct ir_b *b, const struct ir_op *o, const ir_val *in)

@@ -43,8 +43,8 @@ void pass_replace(struct ir_module *m, ir_fnid f, struct ir_fn *g);
  * are the caller's. */
 struct region { const int *op; int nop; const ir_val *in, *out; size_t nin, nout; };
 struct region_change {
-	/* Emits what takes the place of region k; gives the first of its results, which are consecutive. */
-	ir_val (*region)(void *user, struct ir_b *b, int k, const ir_val *in);
+	/* Emits what takes the place of region k; out: its results. */
+	void (*region)(void *user, struct ir_b *b, int k, const ir_val *in, ir_val *out);
 	/* The same of an op outside; 0, or no such function: a copy. */
 	ir_val (*other)(void *user, struct ir_b *b, const struct ir_op *o, const ir_val *in);
 	void *user;

@@ -43,9 +43,10 @@ static void emit(struct walk *w, int i)
 	const struct ir_op *o = &w->fn->op.p[r ? r->op[r->nop - 1] : i];
 	w->b.loc = o->loc;
 	if (r) {
-		v = w->c->region(w->c->user, &w->b, w->of[i], in);
+		ir_val *out = ARENA_NEW(w->a, ir_val, r->nout + 1);
+		w->c->region(w->c->user, &w->b, w->of[i], in, out);
 		for (size_t k = 0; k < r->nout; k++)
-			w->map[r->out[k]] = v + (ir_val)k;
+			w->map[r->out[k]] = out[k];
 		for (int k = 0; k < r->nop; k++)
 			w->done[r->op[k]] = 1;
 		return;

@@ -8,11 +8,14 @@
 
 struct rings { const struct pass_opts *o; const struct ir_fn *fn; struct ring *const *r; bool hosts; };
 
-static ir_val emit(void *user, struct ir_b *b, int k, const ir_val *in)
+static void emit(void *user, struct ir_b *b, int k, const ir_val *in, ir_val *out)
 {
 	const struct rings *s = user;
 	b->loc = s->r[k]->att->loc;
-	return s->hosts ? ring_turns(s->o, b, s->fn, s->r[k], in) : ring_loop(b, s->fn, s->r[k], in);
+	if (s->hosts)
+		ring_turns(s->o, b, s->fn, s->r[k], in, out);
+	else
+		ring_loop(b, s->fn, s->r[k], in, out);
 }
 
 /* Per op: in a chain of what goes round, read by others as well; by nobody but what gives way. */
@@ -114,6 +117,25 @@ static void replace(const struct pass_opts *o, struct ir_module *m, struct arena
 		pass_replace(m, f, ir_rebuild(m, pass_replace_regions(m, a, fn, g, n, &(struct region_change){ .region = emit, .user = &(struct rings){ o, fn, r, hosts }, .in_order = true })));
 }
 
+/* A view of a loop's sums in their readers' type is made in that of sums: so the conversion leaves them as they are wanted, with no copy. */
+static ir_val view_first(struct rewrite *w, const struct ir_op *o, const ir_val *in)
+{
+	const struct ir_op *c = o->kind == IR_transpose || o->kind == IR_reshape ? ir_def(w->b.fn, in[0]) : NULL, *from = c;
+	if (!c || c->kind != IR_convert || w->from->val.p[ir_in(w->from, o, 0)].nuse != 1)
+		return 0;
+	ir_val x = ir_in(w->b.fn, c, 0);
+	do
+		from = ir_def(w->b.fn, ir_in(w->b.fn, from, 0));
+	while (from && (from->kind == IR_transpose || from->kind == IR_reshape));
+	if (!from || from->kind != IR_loop)
+		return 0;
+	const struct ir_type_info *t = ir_vtype(w->m, w->from, o->out);
+	enum dtype dt = t->dtype;
+	int n;
+	x = o->kind == IR_transpose ? ir_transpose(&w->b, x, ir_attrs(w->from, o, AT_perm, &n)) : ir_reshape(&w->b, x, t->rank, t->dim);
+	return ir_convert(&w->b, x, dt);
+}
+
 struct err *pass_ring(const struct pass_opts *o, struct ir_module *m)
 {
 	struct arena a;
@@ -125,6 +147,8 @@ struct err *pass_ring(const struct pass_opts *o, struct ir_module *m)
 	for (int k = 0; k < n; k++)
 		for (int hosts = 1; hosts >= (o->plan.ring >= PLAN_RING_SENT); hosts--)
 			replace(o, m, &a, f[k], hosts);
+	if (pass_has(m, IR_attention_grad_add))
+		pass_rewrite(m, view_first, NULL, NULL);
 	arena_fini(&a);
 	return NULL;
 }

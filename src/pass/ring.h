@@ -47,8 +47,8 @@ void ring_take(struct ring *r, int op);
 
 /* Emits at b, of fn's ops: x, one of n equal blocks of what is gathered for operand k, as the attention reads it. */
 ir_val ring_read(struct ir_b *b, const struct ir_fn *fn, const struct ring *r, int k, ir_val x, int64_t n);
-/* x, one of n equal blocks of result k, in the type that its reader wants. */
-ir_val ring_give(struct ir_b *b, const struct ir_fn *fn, const struct ring *r, int k, ir_val x, int64_t n);
+/* x[k], the own block of each result: in the types, and as the views, that their readers want. */
+void ring_give(struct ir_b *b, const struct ir_fn *fn, const struct ring *r, ir_val *x);
 /* Block `which` (a scalar, i32) of len along dimension d of x. */
 ir_val ring_block(struct ir_b *b, ir_val x, int d, int64_t len, ir_val which);
 /* The number in its row of the device that runs it, over `by`; and (own + turn) modulo n. */
@@ -61,8 +61,6 @@ ir_val ring_send(struct ir_b *b, const struct ring *r, ir_val x, const int *to, 
 ir_fnid ring_there(struct ir_b *b, const struct ir_fn *fn, const struct ring *r);
 /* The same where a score is no more than `hidden`. */
 ir_fnid ring_hidden(struct ir_b *b, const struct ir_fn *fn, const struct ring *r, double hidden);
-/* Results side by side, which are those of no op: a barrier makes them so. */
-ir_val ring_side_by_side(struct ir_b *b, ir_val *v, int n);
 /* The type in which results are added up: as that of an op's value v, f64 if the attention has such an operand, else f32; its dimension d, if any, is n. */
 ir_type ring_sum_type(struct ir_b *b, const struct ir_fn *fn, const struct ring *r, ir_val v, int d, int64_t n);
 /* Dimension of result k that is the side; -1: none. */
@@ -99,10 +97,10 @@ struct ring_said *ring_said(const struct pass_opts *o, const struct ir_module *m
 /* ring_loop.c: turns of one device's block each, in a loop; where devices map each other's memory. */
 bool ring_loops(const struct pass_opts *o, struct arena *a, const struct ir_module *m, const struct ir_fn *fn, struct ring *r);
 int ring_loop_turns(const struct ring *r);
-ir_val ring_loop(struct ir_b *b, const struct ir_fn *fn, const struct ring *r, const ir_val *in);
+void ring_loop(struct ir_b *b, const struct ir_fn *fn, const struct ring *r, const ir_val *in, ir_val *out);
 
 /* ring_hosts.c: turns of one host's blocks each. */
 bool ring_hosts(const struct pass_opts *o, struct arena *a, const struct ir_module *m, const struct ir_fn *fn, struct ring *r, struct ring_said *said);
-ir_val ring_turns(const struct pass_opts *o, struct ir_b *b, const struct ir_fn *fn, const struct ring *r, const ir_val *in);
+void ring_turns(const struct pass_opts *o, struct ir_b *b, const struct ir_fn *fn, const struct ring *r, const ir_val *in, ir_val *out);
 
 #endif

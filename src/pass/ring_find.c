@@ -15,8 +15,8 @@ static int rank_of(const struct ir_module *m, const struct ir_fn *fn, ir_val v) 
 static int side_dim(const struct ir_module *m, const struct ir_fn *fn, const struct ring *r, uint32_t k)
 {
 	int rank = rank_of(m, fn, ir_in(fn, r->att, Q));
-	if (adds(r) && k + 2 >= r->att->nin)                 /* sums of dk and dv */
-		return r->side == RING_KEYS ? rank_of(m, fn, ir_in(fn, r->att, K)) - 2 : -1;
+	if (adds(r) && k + 3 >= r->att->nin)                 /* sums of dq, dk and dv */
+		return (k + 3 == r->att->nin) == (r->side == RING_QUERIES) ? rank_of(m, fn, ir_in(fn, r->att, k)) - 2 : -1;
 	if (r->side == RING_QUERIES)
 		return k == K || k == V ? -1 : rank - 2;
 	return k == K || k == V ? rank_of(m, fn, ir_in(fn, r->att, k)) - 2 : k >= ring_first_extra(r) ? rank - 1 : -1;
@@ -185,11 +185,13 @@ ir_val ring_read(struct ir_b *b, const struct ir_fn *fn, const struct ring *r, i
 	return viewed(b, fn, &r->from[k], x, (int)ir_attr(fn, r->from[k].end, AT_dim), n);
 }
 
-ir_val ring_give(struct ir_b *b, const struct ir_fn *fn, const struct ring *r, int k, ir_val x, int64_t n)
+void ring_give(struct ir_b *b, const struct ir_fn *fn, const struct ring *r, ir_val *x)
 {
-	if (r->to[k].end)
-		x = viewed(b, fn, &r->to[k], x, ring_result_dim(b->m, fn, r, k), n);
-	return ir_convert(b, x, ir_vtype(b->m, fn, r->out[k])->dtype);
+	for (int k = 0; k < r->nres; k++) {
+		if (r->to[k].end)
+			x[k] = viewed(b, fn, &r->to[k], x[k], ring_result_dim(b->m, fn, r, k), r->members);
+		x[k] = ir_convert(b, x[k], ir_vtype(b->m, fn, r->out[k])->dtype);
+	}
 }
 
 ir_val ring_whose(struct ir_b *b, ir_val own, ir_val turn, int64_t members)
@@ -314,14 +316,6 @@ ir_fnid ring_hidden(struct ir_b *at, const struct ir_fn *fn, const struct ring *
 	else                             /* a NaN is not hidden */
 		only_where(&b, r, ir_un(&b, ELEM_not, ir_bin(&b, ELEM_compare_le, out[0], ir_const_f(&b, b.fn->val.p[out[0]].type, hidden))), out);
 	return ir_rebuild(b.m, ir_fn_of(b.m, score_end(&b, fn, r, out)))->id;      /* without the number */
-}
-
-ir_val ring_side_by_side(struct ir_b *b, ir_val *v, int n)
-{
-	ir_type t[3];
-	for (int k = 0; k < n; k++)
-		t[k] = b->fn->val.p[v[k]].type;
-	return ir_emit_raw(b, IR_optimization_barrier, (uint32_t)n, v, (uint32_t)n, t, NULL, 0);
 }
 
 ir_type ring_sum_type(struct ir_b *b, const struct ir_fn *fn, const struct ring *r, ir_val v, int d, int64_t n)

@@ -294,11 +294,11 @@ static void hand_on(const struct turns *t, const ir_val *x, struct step s, ir_va
 
 /* --- forward, backward --- */
 
-static ir_val forward(struct turns *t)
+static void forward(struct turns *t, ir_val *out)
 {
 	const struct ring *r = t->r;
 	struct ir_b *b = t->b;
-	ir_val x[2][RING_IN], in[RING_IN + 1], out[3] = { 0 };
+	ir_val x[2][RING_IN], in[RING_IN + 1];
 	ir_type l = ring_sum_type(b, t->fn, r, r->att->out + 1, -1, 0), type[3] = { ring_sum_type(b, t->fn, r, r->att->out, -1, 0), l, l };
 	int64_t f;
 	memcpy(x[0], t->own, sizeof *t->own * r->att->nin);
@@ -314,9 +314,7 @@ static ir_val forward(struct turns *t)
 	}
 	if (t->n)
 		out[1] = pass_soft_log(b, out[1], out[2]);
-	for (int k = 0; k < 2; k++)
-		out[k] = ring_give(b, t->fn, r, k, out[k], 1);
-	return ring_side_by_side(b, out, 2);
+	ring_give(b, t->fn, r, out);
 }
 
 /* Sums of result k behind a turn: those that the next one adds to go on, the others home, where they are added up. */
@@ -338,11 +336,11 @@ static void send_sums(const struct turns *t, struct step s, int k, ir_val *sum, 
 	*home = *home && came ? ir_bin(t->b, ELEM_add, *home, came) : came ? came : *home;
 }
 
-static ir_val backward(struct turns *t)
+static void backward(struct turns *t, ir_val *sum)
 {
 	const struct ring *r = t->r;
 	struct ir_b *b = t->b;
-	ir_val x[2][RING_IN], in[RING_IN + 3], sum[3] = { 0 }, home[3] = { 0 };
+	ir_val x[2][RING_IN], in[RING_IN + 4], home[3] = { 0 };
 	bool adds = r->side == RING_QUERIES;     /* dk and dv stay, and can be added to in place */
 	uint32_t stays = adds ? 1 : 0, nstay = adds ? 2 : 1;
 	ir_type type[3];
@@ -358,9 +356,9 @@ static ir_val backward(struct turns *t)
 		bool add = adds && turn;
 		if (turn + 1 < t->n)
 			hand_on(t, t->step[turn + 1].t > 1 ? now : t->own, t->step[turn + 1], turn ? sum + stays : NULL, turn ? nstay : 0, x[(turn + 1) % 2]);
-		for (uint32_t k = 1; add && k < 3; k++)
-			in[n + k - 1] = sum[k];
-		ir_val v = ir_emit_raw(b, add ? IR_attention_grad_add : IR_attention_grad, add ? n + 2 : n, in, 3, type, &f, 1);
+		for (uint32_t k = 0; add && k < 3; k++)
+			in[n + k] = k ? sum[k] : ir_const_f(b, type[0], 0);
+		ir_val v = ir_emit_raw(b, add ? IR_attention_grad_add : IR_attention_grad, add ? n + 3 : n, in, 3, type, &f, 1);
 		for (int k = 0; k < 3; k++) {
 			ir_val d = v + (ir_val)k;
 			if (r->to[k].end) {
@@ -374,12 +372,10 @@ static ir_val backward(struct turns *t)
 			}
 		}
 	}
-	for (int k = 0; k < 3; k++)
-		sum[k] = ring_give(b, t->fn, r, k, sum[k], r->to[k].end ? r->members : 1);
-	return ring_side_by_side(b, sum, 3);
+	ring_give(b, t->fn, r, sum);
 }
 
-ir_val ring_turns(const struct pass_opts *o, struct ir_b *b, const struct ir_fn *fn, const struct ring *r, const ir_val *in)
+void ring_turns(const struct pass_opts *o, struct ir_b *b, const struct ir_fn *fn, const struct ring *r, const ir_val *in, ir_val *out)
 {
 	const struct ir_group_info *g = &b->m->group.p[r->group];
 	int d = per_host(o, b->m, r);
@@ -394,7 +390,8 @@ ir_val ring_turns(const struct pass_opts *o, struct ir_b *b, const struct ir_fn 
 		cut |= !all_come(&t, t.step[k], &alike);
 	if (cut)
 		t.number = ring_own(b, r, d);
-	ir_val v = r->att->kind == IR_attention ? forward(&t) : backward(&t);
+	ir_val all[3] = { 0 };
+	(r->att->kind == IR_attention ? forward : backward)(&t, all);
+	memcpy(out, all, sizeof *out * (size_t)r->nres);
 	mem_free(t.to);
-	return v;
 }

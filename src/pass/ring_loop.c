@@ -48,10 +48,10 @@ static ir_val hand_on(struct ir_b *b, const struct ring *r, ir_val x, int before
 	return v;
 }
 
-ir_val ring_loop(struct ir_b *b, const struct ir_fn *fn, const struct ring *r, const ir_val *in)
+void ring_loop(struct ir_b *b, const struct ir_fn *fn, const struct ring *r, const ir_val *in, ir_val *out)
 {
 	const struct ir_op *g = r->att;
-	uint32_t n = g->kind == IR_attention_grad_add ? g->nin - 2 : g->nin;     /* behind them: sums of dk and dv */
+	uint32_t n = g->kind == IR_attention_grad_add ? g->nin - 3 : g->nin;     /* behind them: sums of dq, dk and dv */
 	int at[RING_IN], sum[3], made[RING_IN + 4], own;
 	struct ir_loop_new l = { 0 };
 	bool whole = false;
@@ -65,37 +65,35 @@ ir_val ring_loop(struct ir_b *b, const struct ir_fn *fn, const struct ring *r, c
 		whole |= r->way[i] == RING_WHOLE;
 	}
 	for (uint32_t i = 0; i < 3; i++)
-		sum[i] = ir_loop_add(&l, i && n < g->nin ? in[n + i - 1] : ir_const_f(b, part[i], 0), ROLE_CARRY);
+		sum[i] = ir_loop_add(&l, !r->to[i].end && n < g->nin ? in[n + i] : ir_const_f(b, part[i], 0), ROLE_CARRY);
 	own = whole ? ir_loop_add(&l, ring_own(b, r, 1), ROLE_CONST) : -1;
 	ir_loop_open(&l, b, trip, "round", NULL);
 	struct ir_b body = { b->m, l.body, b->loc };
-	ir_val x[RING_IN + 2], turn = IR_LOOP_TURN, which = 0;
+	ir_val x[RING_IN + 3], turn = IR_LOOP_TURN, which = 0;
 	if (whole && way == RING_BEHIND)
 		turn = ir_bin(&body, ELEM_subtract, ir_const_i(&body, ir_scalar(b->m, DT_i32), r->members), turn);
 	if (whole)
 		which = ring_whose(&body, l.x.p[own].param, turn, r->members);
-	for (uint32_t i = 1; i < 3; i++)
-		x[n + i - 1] = l.x.p[sum[i]].param;
+	for (uint32_t i = 0; i < 3; i++)
+		x[n + i] = l.x.p[sum[i]].param;
 	for (uint32_t i = 0; i < n; i++) {
 		x[i] = l.x.p[at[i]].param;
 		if (r->way[i] == RING_WHOLE)
 			x[i] = ring_block(&body, x[i], r->dim[i], r->len, which);
 	}
 	int64_t f = ir_attr(fn, g, AT_fn);
-	ir_val d = ir_emit_raw(&body, IR_attention_grad_add, n + 2, x, 3, part, &f, 1);
-	for (int i = 0; i < 3; i++) {
-		ir_val v = i ? d + (ir_val)i : ir_bin(&body, ELEM_add, l.x.p[sum[0]].param, d);
-		ir_loop_give(&l, sum[i], r->to[i].end ? hand_on(&body, r, v, on, r->to[i].end->loc) : v);
-	}
+	ir_val d = ir_emit_raw(&body, IR_attention_grad_add, n + 3, x, 3, part, &f, 1);
+	for (int i = 0; i < 3; i++)
+		ir_loop_give(&l, sum[i], r->to[i].end ? hand_on(&body, r, d + (ir_val)i, on, r->to[i].end->loc) : d + (ir_val)i);
 	for (uint32_t i = 0; i < n; i++)
 		if (r->way[i] == RING_ROUND)
 			ir_loop_give(&l, at[i], hand_on(&body, r, l.x.p[at[i]].param, on, r->from[i].end->loc));
-	ir_val first = ir_loop_close(&l, made), out[3];
+	ir_val first = ir_loop_close(&l, made);
 	for (int i = 0; i < 3; i++) {
 		ir_val v = first + (ir_val)made[sum[i]];
 		if (r->to[i].end && trip < r->members)
 			v = hand_on(b, r, v, way == RING_BEFORE ? (int)r->members - trip : trip, r->to[i].end->loc);
-		out[i] = ring_give(b, fn, r, i, v, r->members);
+		out[i] = v;
 	}
-	return ring_side_by_side(b, out, 3);
+	ring_give(b, fn, r, out);
 }

@@ -1,6 +1,7 @@
 """Attention in the forms that programs write it: recognised, forward and backward, and equal to XLA:CPU; and what only looks like it, which is left
 alone or still right."""
 import functools
+import itertools
 import os
 import re
 import subprocess
@@ -878,6 +879,27 @@ def test_memory_without_bf16_products():
     """The same where kernels multiply f32, whatever the operands are."""
     code = f"import sys; sys.path.insert(0, {os.path.dirname(__file__)!r}); import conftest, test_attention as t; [t.test_memory('grouped', t.bf16, n) for n in (16384, 65536)]"
     subprocess.run([sys.executable, "-c", code], env=os.environ | {"RONDO_ISA": "avx2"}, check=True, timeout=300)
+
+
+def all_over_least(n):
+    """Of a sequence over n devices, forward and gradient: for each case what is held over what docs/long-context.md says, kernels' work for two threads included."""
+    (split,) = lies({"x": n}, P(None, "x"))
+    for dtype, d, heads, t in itertools.product((bf16, f32), (64, 128), ((4, 4), (4, 1), (8, 2)), (32768, 131072)):
+        q, k = (jax.ShapeDtypeStruct((1, t, h, d), dtype, sharding=split) for h in heads)
+        def both(q, k, v, do):
+            o, pull = jax.vjp(lambda *x: dpa(*x, is_causal=True), q, k, v)
+            return o, pull(do)
+        m = jax.jit(both).lower(q, k, k, q).compile().memory_analysis()
+        rows, keys = (t // n * h * d for h in heads)
+        least = jnp.dtype(dtype).itemsize * 4 * (rows + keys) + 12 * rows // d + 4 * (4 * keys + (rows if dtype == bf16 else 0))
+        print((m.argument_size_in_bytes + m.output_size_in_bytes + m.temp_size_in_bytes) / least, jnp.dtype(dtype).name, d, heads, t)
+
+
+@pytest.mark.parametrize("n", [2, 4, 8])
+def test_memory_of_a_shared_sequence(n):
+    code = f"import sys; sys.path.insert(0, {os.path.dirname(__file__)!r}); import conftest, test_attention as t; t.all_over_least({n})"
+    done = subprocess.run([sys.executable, "-c", code], env=os.environ | {"RONDO_DEVICES": str(n), "RONDO_CORES": "2"}, check=True, timeout=300, capture_output=True, text=True)
+    assert max(float(line.split()[0]) for line in done.stdout.splitlines()) <= 1.15, done.stdout
 
 
 @pytest.mark.parametrize("n", [2, 4])

@@ -283,7 +283,7 @@ static void function(struct att *a)
 /* --- running ------------------------------------------------------------------------------ */
 
 /* With a variant, tiles in parts calls, from the last to the first; results to out, as f64.  False: the reference did it. */
-/* What dk and dv are added to. */
+/* What results are added to. */
 static double there(int64_t j) { return (double)(j % 7) - 3; }
 
 static bool run(struct att *a, const struct att_variant *v, int parts, double **out)
@@ -302,7 +302,7 @@ static bool run(struct att *a, const struct att_variant *v, int parts, double **
 	for (int i = a->k.nin; i < n; i++)
 		memset(a->mem[i], 0x7f, a->bytes[i]);
 	a->mem[n] = shared;
-	for (int i = a->k.nin + 1; i < n && a->k.id == KERN_attention_grad_add; i++)
+	for (int i = a->k.nin; i < n && a->k.id == KERN_attention_grad_add; i++)
 		for (int64_t c = count(&a->v[i]), j = 0; j < c; j++)
 			set(a, i, j, there(j));
 	for (int p = 0; p < kern_phases(&a->k, s); p++) {
@@ -503,10 +503,10 @@ static void all(bool grad, int most)
 static void forward(void **state) { all(false, 160); }
 static void backward(void **state) { all(true, 100); }
 
-/* b is a, but keys and values, and q and do, lie in so many pieces, in memory of their own. */
+/* b is a, but keys and values, and q, and do of a gradient, lie in so many pieces, in memory of their own. */
 static void split(const struct att *a, int keys, int rows, struct att *b)
 {
-	int n = a->k.nin, nk = keys - 1, nr = rows - 1, more = 2 * nk + 2 * nr;
+	int n = a->k.nin, nk = keys - 1, nr = rows - 1, more = 2 * nk + (a->k.id == KERN_attention_grad ? 2 : 1) * nr;
 	static int64_t attr[2];
 	*b = *a;
 	b->k.v = b->v;
@@ -546,7 +546,7 @@ static void in_pieces(void **state)
 	for (int i = 0; i < draws(120); i++) {
 		struct att *a = calloc(1, sizeof *a), *b = calloc(1, sizeof *b);
 		bool grad = rnd(2);
-		int keys = 1 + (int)rnd(4), rows = grad && rnd(2) ? 1 + (int)rnd(4) : 1;
+		int keys = 1 + (int)rnd(4), rows = rnd(2) ? 1 + (int)rnd(4) : 1;
 		double *want[3], *got[3];
 		want_s = len[rnd(NELEM(len))] * keys;
 		want_t = rows > 1 ? few[rnd(NELEM(few))] * rows : 0;
@@ -660,7 +660,7 @@ static void mean(void **state)
 	}
 }
 
-/* dk and dv are added to what is there, rounded once; dq is what it is. */
+/* Results are added to what is there, rounded once; in f32, where they are kept meanwhile, by each phase. */
 static void adds(void **state)
 {
 	for (int i = 0; i < draws(60); i++) {
@@ -676,7 +676,7 @@ static void adds(void **state)
 			const struct prog_view *view = &a->v[a->k.nin + k];
 			double ulp = ldexp(1, view->dtype == DT_f32 ? -23 : view->dtype == DT_f16 ? -10 : -7);
 			for (int64_t c = count(view), j = 0; j < c; j++) {
-				double sum = want[k][j] + (k ? there(j) : 0), most = k ? ulp * (fabs(want[k][j]) + fabs(sum)) : 0;
+				double sum = want[k][j] + there(j), most = ulp * (2 * fabs(want[k][j]) + fabs(there(j)) + fabs(sum));
 				if (!(fabs(got[k][j] - sum) <= most) && !(isnan(got[k][j]) && isnan(sum)) && got[k][j] != sum)
 					fail_msg("result %d, element %lld: %g, not %g", k, (long long)j, got[k][j], sum);
 			}
@@ -685,6 +685,50 @@ static void adds(void **state)
 		}
 		release(a);
 		free(a);
+	}
+}
+
+/* What an attention of t x s by d works in, of this type; of a gradient dq, and dk and dv, are of these types. */
+static void work_of(const struct att_variant *v, bool grad, enum dtype dt, const enum dtype *to, int64_t t, int64_t s, int64_t d, size_t *scratch, size_t *shared)
+{
+	int64_t rows[] = { 1, t, d }, keys[] = { s, d }, wide[] = { t * d, d, 1 }, near[] = { d, 1 }, one[] = { t, 1 };
+	struct prog_view view[9] = { 0 };
+	int n = grad ? 6 : 3, nout = grad ? 3 : 1;
+	for (int i = 0; i < n + nout; i++) {
+		bool key = i == ATT_K || i == ATT_V || i > n, number = grad && (i == ATT_L || i == ATT_DELTA);
+		view[i] = (struct prog_view){ .dtype = (uint8_t)(number ? DT_f32 : i < n || !grad ? dt : to[i > n]), .rank = key || number ? 2 : 3, .dim = key ? keys : rows, .stride = key ? near : number ? one : wide };
+	}
+	uint8_t in = DT_f32;
+	uint16_t out[2] = { 0 };
+	struct prog_expr e = { .nin = 1, .nout = grad ? 2 : 1, .in_type = &in, .out = out };
+	struct prog_kern k = { .id = grad ? KERN_attention_grad : KERN_attention, .nin = (uint16_t)n, .nout = (uint16_t)nout, .v = view, .expr = &e, .code = -1 };
+	struct kern_state *state;
+	att_force = v;
+	assert_null(kern_prepare(&k, &state));
+	att_force = NULL;
+	*scratch = kern_scratch(&k, state);
+	*shared = kern_shared(&k, state);
+	kern_release(state);
+}
+
+/* Of long keys it does not grow with them, and of a gradient with the rows of those results alone that are not f32, by two bytes a number where they are bf16. */
+static void room(void **state)
+{
+	static const enum dtype to[][2] = { { DT_f32, DT_f32 }, { DT_bf16, DT_f32 }, { DT_bf16, DT_bf16 } };
+	for (int i = 0; i < variants(); i++) {
+		const struct att_variant *v = &att_variant[i];
+		for (int64_t d = 64; v->has() && d <= 128; d *= 2)
+			for (int x = -1; x < (int)NELEM(to); x++) {
+				enum dtype dt = v->es == 2 || x > 0 ? DT_bf16 : DT_f32;
+				size_t was = 0, scratch, shared;
+				for (int64_t s = 1 << 14; s <= 1 << 20; s *= 8) {
+					work_of(v, x >= 0, dt, x < 0 ? NULL : to[x], 1 << 13, s, d, &scratch, &shared);
+					assert_true(scratch <= (size_t)(d * (v->es == 2 ? 18 : 15)) << 10);
+					assert_true(!was || scratch == was);
+					was = scratch;
+					assert_true(shared <= (x <= 0 ? 0 : (size_t)(2 * d) << 13) + (x == 2 ? (size_t)(4 * d) << 14 : 0));
+				}
+			}
 	}
 }
 
@@ -1075,7 +1119,7 @@ static void words(void **state)
 int main(void)
 {
 	cpu_set_ftz();
-	const struct CMUnitTest t[] = { cmocka_unit_test(forward), cmocka_unit_test(backward), cmocka_unit_test(in_pieces), cmocka_unit_test(in_two_parts), cmocka_unit_test(mean), cmocka_unit_test(adds), cmocka_unit_test(decode), cmocka_unit_test(large), cmocka_unit_test(groups), cmocka_unit_test(grows), cmocka_unit_test(offset), cmocka_unit_test(weights), cmocka_unit_test(words), cmocka_unit_test(faint),
+	const struct CMUnitTest t[] = { cmocka_unit_test(forward), cmocka_unit_test(backward), cmocka_unit_test(in_pieces), cmocka_unit_test(in_two_parts), cmocka_unit_test(mean), cmocka_unit_test(adds), cmocka_unit_test(room), cmocka_unit_test(decode), cmocka_unit_test(large), cmocka_unit_test(groups), cmocka_unit_test(grows), cmocka_unit_test(offset), cmocka_unit_test(weights), cmocka_unit_test(words), cmocka_unit_test(faint),
 	                               cmocka_unit_test(skipped), cmocka_unit_test(not_numbers), cmocka_unit_test(bounds) };
 	return cmocka_run_group_tests(t, NULL, NULL);
 }

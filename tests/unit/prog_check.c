@@ -110,10 +110,10 @@ static void lifetimes(void **state)
 	check(OUT "kern 4 dynamic_update (b0, b6, b6) -> (b8)", NULL);
 	check("kern 4 dynamic_update (b0, b6, b6) -> (b1)", "never written");
 	check("kern 5 fill () -> (b1) kern 4 dynamic_update (b0, b6, b6) -> (b1)", NULL);
-	/* So are sums that a gradient is added to; dq is only written. */
+	/* So are sums that a gradient is added to. */
 	const char *add = "kern 7 attention_grad_add (f32[1,2,4], f32[16,4], f32[16,4], f32[1,2], f32[1,2,4], f32[1,2]) -> (f32[1,2,4], f32[16,4], f32[16,4]) expr (f32) { } (%0, %0)\n";
-	check_rows(add, "kern 5 fill () -> (b1) kern 7 attention_grad_add (b0, b0, b0, b0, b0, b0) -> (b2, b1, b8)", NULL);
-	check_rows(add, "kern 7 attention_grad_add (b0, b0, b0, b0, b0, b0) -> (b2, b1, b8)", "b1 are read but were never written");
+	check_rows(add, "kern 5 fill () -> (b1) kern 5 fill () -> (b2) kern 5 fill () -> (b8) kern 7 attention_grad_add (b0, b0, b0, b0, b0, b0) -> (b2, b1, b8)", NULL);
+	check_rows(add, "kern 5 fill () -> (b2) kern 7 attention_grad_add (b0, b0, b0, b0, b0, b0) -> (b2, b1, b8)", "b1 are read but were never written");
 	/* In halves, in slices, in columns. */
 	check("loop r1 < 16 { kern 1 copy (b0+r1*16) -> (b1+r1*16) }", NULL);
 	check("kern 3 copy (b0) -> (b1) kern 3 copy (b0) -> (b1+8)", NULL);

@@ -64,8 +64,8 @@ static const struct example of[IR_COUNT] = {
 	[IR_attention_part] = { KERNEL, "%1: f32[1,2,3], %2: f32[4,3], %3: f32[4,5]", "attention_part %1, %2, %3 fn=@half : f32[1,2,5], f32[1,2], f32[1,2]", HALF },
 	[IR_attention_grad] = { KERNEL, "%1: f32[1,2,3], %2: f32[4,3], %3: f32[4,5], %4: f32[1,2], %5: f32[1,2,5], %6: f32[1,2]",
 	                        "attention_grad %1, %2, %3, %4, %5, %6 fn=@halves : f32[1,2,3], f32[4,3], f32[4,5]", HALVES },
-	[IR_attention_grad_add] = { KERNEL, "%1: f32[1,2,3], %2: f32[4,3], %3: f32[4,5], %4: f32[1,2], %5: f32[1,2,5], %6: f32[1,2], %7: f32[4,3], %8: f32[4,5]",
-	                            "attention_grad_add %1, %2, %3, %4, %5, %6, %7, %8 fn=@halves : f32[1,2,3], f32[4,3], f32[4,5]", HALVES },
+	[IR_attention_grad_add] = { KERNEL, "%1: f32[1,2,3], %2: f32[4,3], %3: f32[4,5], %4: f32[1,2], %5: f32[1,2,5], %6: f32[1,2], %7: f32[1,2,3], %8: f32[4,3], %9: f32[4,5]",
+	                            "attention_grad_add %1, %2, %3, %4, %5, %6, %7, %8, %9 fn=@halves : f32[1,2,3], f32[4,3], f32[4,5]", HALVES },
 	[IR_cholesky] = { KERNEL, "%1: f32[3,3]", "cholesky %1 lower=1 : f32[3,3]", "" },
 	[IR_triangular_solve] = { KERNEL, "%1: f32[3,3], %2: f32[3,2]", "triangular_solve %1, %2 left=1 lower=1 unit=0 trans=1 : f32[3,2]", "" },
 	[IR_fft] = { KERNEL, "%1: f32[8]", "fft %1 kind=2 length=[8] : c64[5]", "" },
@@ -123,7 +123,7 @@ static struct ir_module *example(int kind)
 		n += c[0] == ']' ? (c[1] == ',' || !c[1]) : strncmp(c, "token", 5) == 0;
 	str_addf(&s, "module @m partitions=4\nmesh @x = [\"x\"=2]\nfn @main(%s) -> () {\n  ", x->params);
 	for (int i = 0; i < n; i++)
-		str_addf(&s, i ? ", %%%d" : "%%%d", 9 + i);
+		str_addf(&s, i ? ", %%%d" : "%%%d", 10 + i);
 	str_addf(&s, "%s%s\n  return\n}\n%s", n ? " = " : "", x->op, x->extra);
 	struct ir_module *m = parse(&s);
 	str_free(&s);
