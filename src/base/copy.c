@@ -11,7 +11,7 @@
 #include <emmintrin.h>
 #endif
 
-enum { LINE = 64, LONG = 64 << 10, SIZES = 4, TRIES = 3, TIMED = 31, AGAIN = 1024 };
+enum { LINE = 64, LONG = 1 << 20, SIZES = 4, TRIES = 3, TIMED = 31, AGAIN = 1024 };
 /* A time so many times another is not that one with noise.  What goes past the caches comes back from memory: it must be worth that. */
 static const float CHANGED = 1.6f, WORTH = 0.25f;
 

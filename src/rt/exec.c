@@ -434,7 +434,7 @@ static void exec_free(void *v)
 			store_unref(x->data[i]);
 		if (x->ctx)
 			ctx_fini(&x->ctx[i]);
-		for (uint32_t k = 0; k < x->nloan; k++)
+		for (uint32_t k = 0; k < x->nloan && x->loan; k++)
 			coll_loan_free(x->loan[(size_t)i * x->p->ncoll + x->loans[k]]);
 	}
 	for (uint32_t i = 0; i < x->p->ncode && x->code; i++)

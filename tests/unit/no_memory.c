@@ -226,6 +226,19 @@ static const char gather[] =
 	"  return %6\n"
 	"}\n";
 
+/* What goes round is lent, and read where it lies. */
+static const char ring[] =
+	"module @ring partitions=2 replicas=1\n"
+	"fn @main(%1: f32[2048]) -> (f32[2048]) {\n"
+	"  %2, %3 = loop %1, %1 trip=3 body=@body role=[carry,carry] : f32[2048], f32[2048]\n"
+	"  return %3\n"
+	"}\n"
+	"fn @body(%1: i32[], %2: f32[2048], %3: f32[2048]) -> (f32[2048], f32[2048]) {\n"
+	"  %4 = add %3, %2 : f32[2048]\n"
+	"  %5 = collective_permute %2 pairs=[0,1,1,0] : f32[2048]\n"
+	"  return %5, %4\n"
+	"}\n";
+
 static void one(const char *text, int ndev, enum lower_tier tier, int64_t n)
 {
 	for (int rest = 0; rest < 2; rest++) {
@@ -247,6 +260,7 @@ static void one_device(void **state)
 static void two_devices(void **state)
 {
 	one(gather, 2, TIER_AUTO, 2048);
+	one(ring, 2, TIER_REF, 2048);
 }
 
 /* --- donated states: what goes from launch to launch together -------------------------------- */
