@@ -66,8 +66,8 @@ struct run {
 	float top_q;                     /* as a block's, of the tile's rows */
 	float *s, *one, *o;              /* s: two tiles that stream; one: one that is made by itself */
 	float (*sum)[ATT_LANES];         /* of a half, both */
-	uint32_t referred;               /* groups of rows whose references exponents are made with, a bit each */
-	uint32_t set;                    /* and those known to have some, of the first 32 */
+	uint64_t referred;               /* groups of rows whose references exponents are made with, a bit each; of what streams there are no more than that */
+	uint64_t set;                    /* and those known to have some, of the first 64 */
 	/* in parts of a row: sums of p as it is multiplied, which o is divided by; of p as it was, if they are asked for and others; the highest scores, if asked for */
 	float (*l)[ATT_LANES], (*z)[ATT_LANES], (*top)[ATT_LANES];
 	bool second;

@@ -176,7 +176,8 @@ static void raise_refs(struct run *r, const float *s, int64_t i0, int64_t at, in
 		if (old < INFINITY)
 			rescale(r, x, at + i, t0, t1, (float)exp(old - r->ref.whole[x]));
 	}
-	r->referred &= ~(1u << i0 / rows);
+	if (r->f->p.v->stream)
+		r->referred &= ~((uint64_t)1 << i0 / rows);
 }
 
 /* Scores of group g (group at of the item) and tile t one by one, and their exponentials to p. */
@@ -215,12 +216,12 @@ static bool all_set(struct run *r, int64_t g)
 {
 	int64_t mr = r->f->p.v->mr;
 	bool set = true;
-	if (g < 32 && r->set >> g & 1)
+	if (g < 64 && r->set >> g & 1)
 		return true;
 	for (int64_t i = g * mr; i < (g + 1) * mr; i++)
 		set &= r->ref.most[i] > -INFINITY;
-	if (g < 32)
-		r->set |= (uint32_t)set << g;
+	if (g < 64)
+		r->set |= (uint64_t)set << g;
 	return set;
 }
 
@@ -374,7 +375,7 @@ static bool referred(struct run *r, int64_t g, const struct half *h)
 		raise_refs(r, r->one, g * mr, 0, mr, h->t0, h->t0, true);
 		all = all_finite(r->ref.m2 + g * mr, mr);
 	}
-	r->referred |= (uint32_t)all << g;
+	r->referred |= (uint64_t)all << g;
 	return all;
 }
 

@@ -33,10 +33,19 @@ static struct plan_group across(const struct plan_on *p, const int64_t *pair, in
 	return most ? (struct plan_group){ 2, 2, most, 0 } : (struct plan_group){ 2, 1, 2, 0 };
 }
 
-bool lower_between_hosts(const struct plan_on *p, const struct ir_fn *fn, const struct ir_op *o)
+/* Of a collective other than a permute: the groups it is within. */
+static struct plan_group within(const struct plan_on *p, const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o)
+{
+	const struct ir_group_info *i = ir_has_attr(o->kind, AT_group) ? &m->group.p[ir_attr(fn, o, AT_group)] : NULL;
+	return i && i->nrow ? plan_groups_of(p, i->nrow, i->ncol, i->id) : (struct plan_group){ MAX(p->ndev, 2), 1, MAX(p->ndev, 2), 0 };
+}
+
+bool lower_between_hosts(const struct plan_on *p, const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o)
 {
 	bool yes = false;
 	int n;
+	if (o->kind != IR_collective_permute)
+		return within(p, m, fn, o).hosts > 1;
 	const int64_t *pair = ir_attrs(fn, o, AT_pairs, &n);
 	for (int k = 0; k < n && !yes; k += 2)
 		yes = far(p, pair + k);
@@ -52,8 +61,7 @@ double lower_coll_time(const struct plan_on *p, const struct ir_module *m, const
 	}
 	int n = 0;
 	const int64_t *pair = o->kind == IR_collective_permute ? ir_attrs(fn, o, AT_pairs, &n) : NULL;
-	const struct ir_group_info *i = ir_has_attr(o->kind, AT_group) ? &m->group.p[ir_attr(fn, o, AT_group)] : NULL;
-	struct plan_group g = i && i->nrow ? plan_groups_of(p, i->nrow, i->ncol, i->id) : (struct plan_group){ MAX(p->ndev, 2), 1, MAX(p->ndev, 2), 0 };
+	struct plan_group g = within(p, m, fn, o);
 	switch ((enum ir_kind)o->kind) {
 	case IR_all_reduce: return plan_sum_time(p, g, in);
 	case IR_reduce_scatter: return plan_move_time(p, COLL_reduce_scatter, g, out);

@@ -9,9 +9,10 @@
 
 #include <math.h>
 
-/* Work that is enough: times what the collective takes by itself, beside the ns that another device may be late; ops it is looked for in; what it
- * is divided by when it takes too much memory; the part of the function's memory that it may take beyond that. */
-enum { ENOUGH = 8, LATE = 20000000, FAR = 4096, LESS = 8, MORE = 8 };
+/* Work that is enough: times what the collective takes by itself, beside the ns that another device may be late; how many times slower than the machine table
+ * has it a link between hosts may be; ops work is looked for in; what it is divided by when it takes too much memory; the part of the function's memory that it
+ * may take beyond that. */
+enum { ENOUGH = 8, LATE = 20000000, SLOWER = 32, FAR = 4096, LESS = 8, MORE = 8 };
 
 struct order {
 	const struct plan_on *plan;
@@ -85,7 +86,7 @@ static int64_t arriving(const struct order *s)
 	int64_t two[2] = { 0 };
 	for (int i = 0; i < s->n; i++) {
 		const struct ir_op *o = at(s, i);
-		int64_t n = o->kind == IR_collective_permute && lower_between_hosts(s->plan, s->fn, o) ? made(s, o) : 0;
+		int64_t n = o->kind == IR_collective_permute && lower_between_hosts(s->plan, s->m, s->fn, o) ? made(s, o) : 0;
 		two[1] = MAX(two[1], MIN(two[0], n));
 		two[0] = MAX(two[0], n);
 	}
@@ -182,7 +183,7 @@ static bool reads_marked(const struct order *s, const struct ir_op *o)
 /* A carry that is permuted lies in one place if nothing reads it behind that; what comes from another host takes longer than a copy.  0: none. */
 static ir_val carry_of(const struct order *s, const struct ir_op *coll)
 {
-	ir_val x = coll->kind == IR_collective_permute && !lower_between_hosts(s->plan, s->fn, coll) ? s->root[ir_in(s->fn, coll, 0)] : 0;
+	ir_val x = coll->kind == IR_collective_permute && !lower_between_hosts(s->plan, s->m, s->fn, coll) ? s->root[ir_in(s->fn, coll, 0)] : 0;
 	return x && !ir_def(s->fn, x) ? x : 0;
 }
 
@@ -260,7 +261,8 @@ static bool begin(struct rewrite *r)
 	for (size_t id = 0, i = 0; id < r->from->op.n; id++) {
 		if (!is_coll(&r->from->op.p[id]))
 			continue;
-		double least = s->takes[id], enough = ENOUGH * least + LATE;
+		bool far = lower_between_hosts(s->plan, s->m, s->fn, &s->fn->op.p[id]);
+		double least = s->takes[id], enough = ENOUGH * (far ? SLOWER : 1) * least + LATE;
 		while (s->op[i] != (int)id)
 			i++;
 		for (double e = waits(s, (int)id) ? 0 : enough; e > least && !begin_early(s, (int)i, e); e /= LESS) { }
