@@ -516,7 +516,7 @@ bool attention_forward(const struct prog_kern *k, const struct attention *x, str
 	int64_t sharers = x->batch / f->distinct, keys = f->nkb * CK * (f->p.dk + f->p.ec) * f->p.v->es;
 	f->some = f->lazy ? f->distinct : MIN((MANY + f->nblk * sharers - 1) / (f->nblk * sharers), f->distinct);
 	if (!f->lazy && f->some * keys > MOST) {
-		share_out(f, LONG, FEW);
+		share_out(f, f->p.v->stream ? 2 * LONG : LONG, FEW);      /* products by tiles are faster than packing is */
 		f->lazy = true;
 		f->some = f->distinct;
 	}
