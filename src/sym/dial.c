@@ -26,7 +26,7 @@
 enum { GUESTS = 64, ADDRESSES = 32, PROOF = 16, TRY_MS = 1000, TRY_MOST_MS = 8000, AGAIN_MS = 50, GUEST_MS = 10000, UNHEARD_MS = 1000, BACKLOG = 1024 };
 enum { GREETING = 0x54444e52, CALLER = 'c', CALLED = 'a' };
 /* How often the kernel asks: whether an idle connection's other side is there, and again for what has had no answer. */
-enum { IDLE_S = 10, PROBE_S = 2, AGAIN_MOST_MS = 4000, BUFFER = 2 << 20, SHORT_US = 2000 };
+enum { IDLE_S = 10, PROBE_S = 2, AGAIN_MOST_MS = 4000, BUFFER = 2 << 20, WAITS = 1 << 19, SHORT_US = 2000 };
 #ifndef TCP_RTO_MAX_MS
 #define TCP_RTO_MAX_MS 44                 /* since Linux 6.15 */
 #endif
@@ -231,11 +231,12 @@ static void buffers(int s)
 	}
 }
 
+/* No more than WAITS that is not sent yet lies in the kernel, where nothing can go before it. */
 static void options(int s)
 {
 	static const struct { int level, option, value; } row[] = {
 		{ IPPROTO_TCP, TCP_NODELAY, 1 }, { SOL_SOCKET, SO_KEEPALIVE, 1 }, { IPPROTO_TCP, TCP_KEEPIDLE, IDLE_S }, { IPPROTO_TCP, TCP_KEEPINTVL, PROBE_S },
-		{ IPPROTO_TCP, TCP_RTO_MAX_MS, AGAIN_MOST_MS },
+		{ IPPROTO_TCP, TCP_RTO_MAX_MS, AGAIN_MOST_MS }, { IPPROTO_TCP, TCP_NOTSENT_LOWAT, WAITS },
 	};
 	for (size_t i = 0; i < NELEM(row); i++)
 		setsockopt(s, row[i].level, row[i].option, &row[i].value, sizeof row[i].value);

@@ -25,7 +25,7 @@
 
 #include "impl.h"
 
-enum { ROOM = 8 << 10, BRIEF = 2 << 10, PART = 256 << 10, TURN = 256 << 10, PIECES = 32, DIRECT = 4, AT_ONCE = 64, QUEUE = 4096, STAMP = 16, RESERVE = 32, REST_NS = 500000, PARTING_S = 2 };
+enum { ROOM = 8 << 10, BRIEF = 2 << 10, PART = 256 << 10, PIECE = 512 << 10, TURN = 256 << 10, PIECES = 32, DIRECT = 4, AT_ONCE = 64, QUEUE = 4096, STAMP = 16, RESERVE = 32, REST_NS = 500000, PARTING_S = 2 };
 /* A host that is off the network is found after this: seconds, not the minutes of TCP; a cable that is out for a moment is not. */
 enum { SILENT_MS = 20000, LISTEN_MS = 1000 };
 enum kind { LINE = 1, PUT, PUT_LINE, GET, DATA, AMO, VALUE, BYE };
@@ -46,6 +46,7 @@ struct msg {
 	const char *data;
 	_Atomic uint32_t *left;           /* of PE from: counted down when the data is out; may be NULL */
 	int from;
+	bool answer;                      /* to what was asked here: what is asked there may go before it */
 	char *own;                        /* where data is if it was forgotten; else NULL */
 	const char *at;                   /* what is left of: */
 	char head[sizeof(struct head) + WORDS * 8];
@@ -291,14 +292,23 @@ static void put_out(struct tcp *x, struct link *l, struct msg **home, const stru
 	size_t a = MIN(went, nhead);
 	struct msg *m = *home;
 	*home = m->next;
-	*m = (struct msg){ .home = home, .nhead = nhead - a, .n = n - (went - a), .data = n ? (const char *)data + (went - a) : NULL, .left = left, .from = from };
+	*m = (struct msg){ .home = home, .nhead = nhead - a, .n = n - (went - a), .data = n ? (const char *)data + (went - a) : NULL, .left = left, .from = from,
+	                   .answer = h->kind == DATA || h->kind == VALUE };
 	memcpy(m->head, head, nhead);
 	m->at = m->head + a;
-	if (l->out.last)
-		l->out.last->next = m;
+	/* Behind an answer of megabytes a question would wait until all of them are there, and both ways of a link would go in turn.  It changes no memory, nor do answers. */
+	struct msg *before = l->out.last;
+	if (h->kind == GET && before && before->answer) {
+		before = l->out.first;                 /* which has begun */
+		for (struct msg *q = before->next; q; q = q->next)
+			before = q->answer ? before : q;
+	}
+	m->next = before ? before->next : NULL;
+	if (before)
+		before->next = m;
 	else
 		l->out.first = m;
-	l->out.last = m;
+	l->out.last = before == l->out.last ? m : l->out.last;
 	l->out.n++;
 	atomic_store(&l->out.some, true);
 	if (atomic_load(&x->asleep))          /* it waits for what comes only */
@@ -787,10 +797,16 @@ static void await(struct sym_world *w, _Atomic uint32_t *left)
 
 static void tcp_get_nb(struct sym_world *w, int from, int pe, void *dst, size_t off, size_t n, _Atomic uint32_t *left)
 {
-	if (n)
-		ask(w, from, pe, (struct head){ .kind = GET, .n = n, .off = off }, NULL, dst, n, left);
-	else
+	if (!n) {
 		atomic_fetch_sub_explicit(left, 1, memory_order_release);
+		return;
+	}
+	/* In pieces, between which what the other side asks can go. */
+	atomic_fetch_add_explicit(left, (uint32_t)((n - 1) / PIECE), memory_order_relaxed);
+	for (size_t at = 0, some; at < n; at += some) {
+		some = MIN((size_t)PIECE, n - at);
+		ask(w, from, pe, (struct head){ .kind = GET, .n = some, .off = off + at }, NULL, (char *)dst + at, some, left);
+	}
 }
 
 static void tcp_put_nb(struct sym_world *w, int from, int pe, size_t off, const void *src, size_t n, _Atomic uint32_t *left)
