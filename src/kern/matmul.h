@@ -55,6 +55,7 @@ int64_t *matmul_offsets(struct arena *a, int c, const int64_t *dim, const int64_
 /* Memory that is wanted soon: some rows, a line of each at each step, at most so many. */
 struct matmul_ahead { const char *row; int64_t stride, lines; int rows; };
 
+enum { MATMUL_ALONG = 16 };       /* rows of k that are read side by side, along whole rows of rhs */
 /* A packed product: micro adds the product of MR rows and NR columns of packed panels to c.
  *   f32:  a [k][MR], b [k][NR]                             (steps = k)
  *   bf16: a [k/2][MR][2], b [k/2][NR][2]                   (steps = k/2), "pairs"
@@ -62,7 +63,6 @@ struct matmul_ahead { const char *row; int64_t stride, lines; int rows; };
  *   tiles of bf16: a [k/32][MR/16][16][32], b [k/32][NR/16][16][16][2]   (steps = k/32)
  *   tiles of i8:   a [k/64][MR/16][16][64], b [k/64][NR/16][16][16][4]   (steps = k/64)
  * rows, cols: so many of the result are wanted, others may be made in c, whose rows are of NR. */
-enum { MATMUL_ALONG = 16 };       /* rows of k that are read side by side, along whole rows of rhs */
 struct matmul_part {
 	int64_t steps, chain;           /* the sum of so many steps goes to c, since roundings add up along it: of f32 and pairs; others make one sum */
 	const char *a, *b;

@@ -25,7 +25,7 @@
 
 #include "impl.h"
 
-enum { ROOM = 8 << 10, BRIEF = 2 << 10, PART = 256 << 10, PIECE = 512 << 10, TURN = 256 << 10, PIECES = 32, DIRECT = 4, AT_ONCE = 64, QUEUE = 4096, STAMP = 16, RESERVE = 32, REST_NS = 500000, PARTING_S = 2 };
+enum { ROOM = 8 << 10, BRIEF = 2 << 10, PART = 256 << 10, ASKED = 512 << 10, TURN = 256 << 10, PIECES = 32, DIRECT = 4, AT_ONCE = 64, QUEUE = 4096, STAMP = 16, RESERVE = 32, REST_NS = 500000, PARTING_S = 2 };
 /* A host that is off the network is found after this: seconds, not the minutes of TCP; a cable that is out for a moment is not. */
 enum { SILENT_MS = 20000, LISTEN_MS = 1000 };
 enum kind { LINE = 1, PUT, PUT_LINE, GET, DATA, AMO, VALUE, BYE };
@@ -802,9 +802,9 @@ static void tcp_get_nb(struct sym_world *w, int from, int pe, void *dst, size_t 
 		return;
 	}
 	/* In pieces, between which what the other side asks can go. */
-	atomic_fetch_add_explicit(left, (uint32_t)((n - 1) / PIECE), memory_order_relaxed);
+	atomic_fetch_add_explicit(left, (uint32_t)((n - 1) / ASKED), memory_order_relaxed);
 	for (size_t at = 0, some; at < n; at += some) {
-		some = MIN((size_t)PIECE, n - at);
+		some = MIN((size_t)ASKED, n - at);
 		ask(w, from, pe, (struct head){ .kind = GET, .n = some, .off = off + at }, NULL, (char *)dst + at, some, left);
 	}
 }
