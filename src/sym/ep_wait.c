@@ -145,8 +145,8 @@ static bool a_death(struct sym_world *w)
 	return any;
 }
 
-/* Is there a reason to wait no more? */
-static struct err *hopeless(struct sym_ep *ep, int peer, uint32_t site)
+/* Is there a reason to wait no more?  may_go: that the peer's process is gone is none. */
+static struct err *hopeless(struct sym_ep *ep, int peer, uint32_t site, bool may_go)
 {
 	struct sym_world *w = ep->world;
 	int gone = atomic_load_explicit(&w->gone, memory_order_acquire), life = gone ? atomic_load(&w->process[w->peer[peer].proc].life) : SYM_HERE;
@@ -154,7 +154,7 @@ static struct err *hopeless(struct sym_ep *ep, int peer, uint32_t site)
 	TRY(ep_halted(ep));
 	if (life == SYM_LEFT && failed_before(ep, peer))
 		return peer_failed(ep, peer);
-	return life != SYM_HERE ? peer_gone(ep, peer, site) : NULL;
+	return life != SYM_HERE && !may_go ? peer_gone(ep, peer, site) : NULL;
 }
 
 struct err *ep_stranger(const struct sym_ep *ep, int pe) { return ERR(INVALID, "device %d exchanges no messages with device %d in this launch", ep->pe, pe); }
@@ -208,10 +208,11 @@ struct err *sym_check(struct sym_ep *ep, int pe, uint32_t site, double waited)
 	TRY(ep_are_pes(ep, &pe, 1));
 	struct chan *c = &ep->chan[pe];
 	bool left = chan_left(c), well = left && atomic_load_explicit(&c->ret->failed, memory_order_acquire) < c->epoch;
-	struct err *e = hopeless(ep, pe, site);
+	/* Who has left the launch well has done its part, and may leave the job, now or while it is looked at; who has failed has said why. */
+	const _Atomic int *life = &w->process[w->peer[pe].proc].life;
+	struct err *e = hopeless(ep, pe, site, left && (!well || atomic_load(life) == SYM_LEFT));
 
-	/* Who has left the launch well has done its part, and may have left the job since; who has failed has said why. */
-	if (e && e->code == ERR_UNAVAILABLE && left && (!well || atomic_load(&w->process[w->peer[pe].proc].life) == SYM_LEFT)) {
+	if (e && e->code == ERR_UNAVAILABLE && left && (!well || atomic_load(life) == SYM_LEFT)) {
 		err_free(e);
 		e = NULL;
 	}
@@ -264,7 +265,7 @@ double sym_waited(const struct sym_ep *ep)
 	return since ? clock_s() - since : 0;
 }
 
-static struct err *peer_hopeless(struct sym_wait *w) { return hopeless(w->ep, w->peer, w->site); }
+static struct err *peer_hopeless(struct sym_wait *w) { return hopeless(w->ep, w->peer, w->site, false); }
 static struct err *peer_late(struct sym_wait *w, double waited, bool fail) { return late(w->ep, w->peer, w->site, waited, fail); }
 
 /* Is the peer somewhere else? */
