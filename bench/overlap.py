@@ -9,6 +9,7 @@ late    a sum over two devices, for which device 0 comes N products late, while 
 uneven  four devices, of which one has four times the work of the others, then a sum.  The limit is the same work cut evenly for as many devices as there are cores.
 link    two processes on two hosts (network namespaces, root) with a cable of few Mb/s: each gathers what the other has beside products that take
         about as long.  The limit is the longer of the two by itself.
+calls   the same with Cholesky factors, which code outside Rondo computes.
 ring    the same hosts: attention, and its gradient, over a sequence that they share.  The limit is the longer of the same attention with all keys there,
         and of what a host needs of the other: keys and values; of the gradient these, queries and cotangents, and sums of one of the pairs.
 
@@ -23,7 +24,7 @@ import sys
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-ROWS = {"late": 2, "uneven": 4, "link": 1, "ring": 1}
+ROWS = {"late": 2, "uneven": 4, "link": 1, "calls": 1, "ring": 1}
 
 
 def turns(rounds, rows, limit):
@@ -127,14 +128,19 @@ def work(what, rounds):
     else:
         big = put(np.ones((ndev * 1024, 2048), np.float32), P("i"))      # 8 MB a device
 
+        def factors(x, w, turns):
+            return lax.fori_loop(0, turns, lambda _, a: jnp.linalg.cholesky(a + w) + w, x)
+
+        compute, name = (factors, "factors") if what == "calls" else (products, "products")
+
         def gather(b, z, w):
             return lax.all_gather(b, "i").sum((0, 1))
 
         def both(b, z, w):
-            return lax.all_gather(b, "i").sum((0, 1)), products(z, w, both.turns)
+            return lax.all_gather(b, "i").sum((0, 1)), compute(z, w, both.turns)
 
         def alone(b, z, w):
-            return products(z, w, both.turns)
+            return compute(z, w, both.turns)
 
         travels = call(gather, P(), big, x, w)
         both.turns = 8
@@ -151,8 +157,8 @@ def work(what, rounds):
             took = np.asarray(multihost_utils.broadcast_one_to_all(took))
         both.turns = max(1, int(8 * took[0] / took[1]))
         silent()
-        turns(rounds, {"link: gather alone": travels, "link: products alone": call(alone, P("i"), big, x, w), "link: both": call(both, (P(), P("i")), big, x, w)},
-              ["link: gather alone", "link: products alone"])
+        turns(rounds, {f"{what}: gather alone": travels, f"{what}: {name} alone": call(alone, P("i"), big, x, w), f"{what}: both": call(both, (P(), P("i")), big, x, w)},
+              [f"{what}: gather alone", f"{what}: {name} alone"])
 
 
 def hosts_apart(what, rounds, env, rate):

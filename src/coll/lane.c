@@ -17,6 +17,8 @@ struct coll_lane {
 	struct fiber *fiber;
 	uint64_t begun, done, want;       /* jobs; how many must be done before the thread goes on: all others may wait */
 	uint64_t looked;                  /* when it was entered last, ns */
+	bool (*back)(void *user);         /* the thread wants to go on; NULL: it does not say so */
+	void *back_user;
 	struct err *err;                  /* of a job: those after it are not done */
 	const void *failed;
 	void (*ended)(void *user, const void *what, uint64_t t0, uint64_t t1);
@@ -54,7 +56,7 @@ static bool away(void *v)
 {
 	struct coll_lane *l = v;
 
-	if (l->done < l->want)
+	if (l->done < l->want && !(l->back && l->back(l->back_user)))
 		return false;
 	fiber_leave(l->fiber);
 	return true;
@@ -121,6 +123,17 @@ void coll_finish(struct coll_lane *l, uint64_t n)
 	while (l->done < n)
 		enter(l);
 	l->want = 0;
+}
+
+void coll_stay(struct coll_lane *l, bool (*back)(void *user), void *user)
+{
+	l->back = back;
+	l->back_user = user;
+	l->want = l->begun;
+	while (coll_flying(l) && !back(user))
+		enter(l);
+	l->want = 0;
+	l->back = NULL;
 }
 
 struct err *coll_lane_error(struct coll_lane *l, const void **what)

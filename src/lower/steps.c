@@ -286,7 +286,7 @@ struct err *lower_custom(struct lw *w, struct frame *f, int i)
 		lw_view_from(w, &c.v[o->nin + k], pl[o->nin + k] = f->at[o->out + k] = p ? p : lw_result_at(w, f, i, o->out + k));
 	}
 	arr_push(&w->custom, c);
-	lw_land_since(w, 0);                     /* host code may wait for another device, which may wait for what this one has begun */
+	lw_meets(w, (int)o->nin, n, pl);
 	struct prog_cmd *q = lw_cmd(w, CMD_CUSTOM);
 	q->id = (uint32_t)w->custom.n - 1;
 	lw_opnds(w, q, n, pl);

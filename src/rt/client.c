@@ -161,6 +161,7 @@ void rt_client_stop(struct rt_client *c)
 				pthread_join(d->worker[k].thread, NULL);
 				d->worker[k].started = false;
 			}
+		guest_close(d);
 		store_unref(d->room.zone);
 		d->room.zone = NULL;
 		if (d->ep)

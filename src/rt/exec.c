@@ -557,6 +557,8 @@ struct err *rt_exec_new(struct rt_client *c, struct prog *p, const int *dev, str
 	for (int i = 0; i < x->nlocal; i++) {
 		if (x->nflown)
 			TRY_GOTO(e, device_lane(x->dev[i]), out);
+		if (x->nflown && p->ncustom)
+			TRY_GOTO(e, guest_start(x->dev[i]), out);
 		ctx_init(&x->ctx[i], x);
 		x->ctx[i].loan = x->loan + (size_t)i * p->ncoll;
 		if (p->ndata) {

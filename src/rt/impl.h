@@ -102,6 +102,7 @@ struct rt_device {
 	const struct rt_exec *now;    /* the program that communicates now; of the walker */
 	struct coll *coll;
 	struct coll_lane *_Atomic lane;           /* made when a program that needs it is loaded */
+	struct guest *guest;                      /* likewise, by one that calls code outside Rondo, too; under lock until then */
 	struct trace_device *trace;
 	/* workers */
 	int nworker; struct worker *worker;
@@ -574,6 +575,13 @@ void pool_run(struct rt_device *d, const struct kernel *k, char *const *ptr, cha
 bool pool_help_others(struct rt_device *d);
 /* Take tiles of d's job, at most max claims; false if there were none, or as many threads at work as have scratch. */
 bool pool_help(struct rt_device *d, int max);
+
+/* --- guest.c ------------------------------------------------------------------- */
+
+struct err *guest_start(struct rt_device *d);          /* from now on it has one */
+void guest_close(struct rt_device *d);                 /* when its walker has ended */
+/* fn(arg) on the guest's thread, while this one, which owns the device, waits for what is under way. */
+struct err *guest_run(struct rt_device *d, struct coll_lane *lane, struct err *(*fn)(void *arg), void *arg);
 
 /* --- host.c -------------------------------------------------------------------- */
 

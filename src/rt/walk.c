@@ -123,6 +123,31 @@ static bool landed(struct frame *f, uint64_t n)
 	return !f->err || failed(f, what);
 }
 
+struct call { struct frame *f; struct custom *x; };
+
+static struct err *called(void *v)
+{
+	const struct call *k = v;
+
+	return custom_run(k->f, k->x, k->f->c->ptr);
+}
+
+/* Code outside Rondo cannot look at what is under way, and may wait for another device that waits for that: then it runs on the guest's thread. */
+static struct err *custom(struct frame *f, struct custom *x)
+{
+	struct call k = { f, x };
+	bool pinned = f->d->c->pinned && walking == f->d;
+
+	if (flying(f))
+		return guest_run(f->d, f->lane, called, &k);
+	if (pinned)
+		device_pin(f->d, -1);
+	struct err *e = called(&k);
+	if (pinned)
+		device_pin(f->d, 0);
+	return e;
+}
+
 static struct { _Alignas(64) _Atomic int64_t copied, lent, followed; } count[16];
 
 static void moved(struct frame *f, const struct prog_coll *c, bool lent)
@@ -398,14 +423,9 @@ static bool run(struct frame *f, const struct ins *i)
 				return failed(f, i);
 			continue;
 		case I_CUSTOM: {
-			bool pinned = f->d->c->pinned && walking == f->d;
 			for (uint32_t n = 0; n < i->nopnd; n++)
 				ptr[n] = opnd_at(&o[n], base, reg);
-			if (pinned)
-				device_pin(f->d, -1);
-			f->err = custom_run(f, &f->x->custom[i->block], ptr);
-			if (pinned)
-				device_pin(f->d, 0);
+			f->err = custom(f, &f->x->custom[i->block]);
 			if (f->err)
 				return failed(f, i);
 			continue;

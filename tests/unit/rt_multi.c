@@ -343,6 +343,80 @@ static void beside(void **state)
 		rt_buffer_unref(a[i]);
 }
 
+/* Host code of device 0 waits for what device 1 does behind a sum, which device 0 had begun before device 1 came. */
+static _Atomic int entered, passed;
+
+static struct err *comes_late(void *user, const struct rt_custom_call *c)
+{
+	while (c->position == 1 && !atomic_load(&entered))
+		usleep(100);
+	return NULL;
+}
+
+static struct err *passes(void *user, const struct rt_custom_call *c)
+{
+	atomic_fetch_add(&passed, c->position == 1);
+	return NULL;
+}
+
+static struct err *waits(void *user, const struct rt_custom_call *c)
+{
+	enum { PATIENCE_S = 20 };
+
+	if (c->position == 1)
+		return NULL;
+	atomic_fetch_add(&entered, 1);
+	for (double t = clock_s(); !atomic_load(&passed); usleep(100))
+		if (clock_s() - t > PATIENCE_S)
+			return ERR(DEADLINE, "nobody has passed");
+	return *(bool *)user ? ERR(DATA_LOSS, "device 0 gives up") : NULL;
+}
+
+static void beside_call(void **state)
+{
+	int dev[2] = { 0, 1 };
+	bool refuses;
+
+	rt_custom_register("comes", comes_late, NULL);
+	rt_custom_register("waits", waits, &refuses);
+	rt_custom_register("passes", passes, NULL);
+	for (int n = 4; n <= 1 << 20; n *= 32) {
+		struct str s = { 0 };
+		int bytes = 4 * n, round = MAX(bytes, 64);
+		str_addf(&s, "prog \"call\" devices 2 registers 1 zone %d flops 0 fingerprint 12 comm 00\n"
+		             "arg 0 f32[4] bytes 16\nres 0 f32[4] bytes 16\nbuf 0 arg 0 size 16\nbuf 1 out 0 size 16\nbuf 2 temp at 0 size %d\nbuf 3 temp at %d size %d\n",
+		         2 * round, bytes, round, bytes);
+		str_addf(&s, "group 0 1 2 [0,1]\nkern 0 copy (f32[4]) -> (f32[4])\n");
+		str_addf(&s, "custom 0 \"comes\" api 4 () -> ()\ncustom 1 \"waits\" api 4 () -> ()\ncustom 2 \"passes\" api 4 () -> ()\n"
+		             "coll 0 all_reduce f32 n 1 algo auto group 0 redop add outer 1 inner %d\n", bytes);
+		str_add(&s, "run {\n kern 0 copy (b0) -> (b2)\n custom 0 \"comes\" () -> ()\n mark 0\n await 0 lane 1\n coll 0 all_reduce (b2) -> (b3) lane 1\n mark 1 lane 1\n"
+		            " custom 1 \"waits\" () -> ()\n await 1\n custom 2 \"passes\" () -> ()\n kern 0 copy (b3) -> (b1)\n}\n");
+		struct rt_exec *x = load(s.p, dev);
+		struct rt_buffer *a[2] = { four(0, 1), four(1, 2) }, *out[2];
+		struct rt_event *done[2];
+		for (int k = 0; k < 20; k++) {
+			float v;
+			refuses = k % 4 == 3;
+			atomic_store(&entered, 0);
+			atomic_store(&passed, 0);
+			ok(rt_exec_run(x, a, NULL, 0, k, out, done));
+			for (int i = 0; i < 2; i++) {
+				struct err *e = one_of(out[i], &v);
+				assert_int_equal(e ? e->code : 0, refuses && (i == 0 || e) ? ERR_DATA_LOSS : 0);
+				assert_true(e || v == 3);
+				err_free(e);
+				err_free(rt_event_wait(done[i]));
+				rt_event_unref(done[i]);
+				rt_buffer_unref(out[i]);
+			}
+		}
+		for (int i = 0; i < 2; i++)
+			rt_buffer_unref(a[i]);
+		rt_exec_unref(x);
+		str_free(&s);
+	}
+}
+
 /* What stands between two devices is in one order: a collective of lane 0 comes behind those that are under way, be they of arrays of their own. */
 static void behind(void **state)
 {
@@ -916,7 +990,7 @@ int main(void)
 {
 	const struct CMUnitTest t[] = {
 		cmocka_unit_test(ring), cmocka_unit_test(overlapping), cmocka_unit_test(failure), cmocka_unit_test(diverging), cmocka_unit_test(idle), cmocka_unit_test(patience), cmocka_unit_test(ungiven), cmocka_unit_test(helping), cmocka_unit_test(called), cmocka_unit_test(woken_at_once),
-		cmocka_unit_test(beside), cmocka_unit_test(behind), cmocka_unit_test(memory), cmocka_unit_test(results_stay), cmocka_unit_test(nested), cmocka_unit_test(closed),
+		cmocka_unit_test(beside), cmocka_unit_test(beside_call), cmocka_unit_test(behind), cmocka_unit_test(memory), cmocka_unit_test(results_stay), cmocka_unit_test(nested), cmocka_unit_test(closed),
 	};
 
 	return cmocka_run_group_tests(t, setup, teardown);
