@@ -170,7 +170,7 @@ bool coll_flying(const struct coll_lane *l);                          /* is any 
 /* Wait until the first n are done.  After a failure none of those that follow is begun; when the launch is to be aborted (struct
  * sym_launch: stop) all end soon. */
 void coll_finish(struct coll_lane *l, uint64_t n);
-/* Wait until all are done, or back(user) is true, of which sym_has_come tells the PE. */
+/* Wait until all are done, or back(user) is true, for which the PE is rung. */
 void coll_stay(struct coll_lane *l, bool (*back)(void *user), void *user);
 /* The first error since the last call, owned, and what it came of; NULL: none. */
 struct err *coll_lane_error(struct coll_lane *l, const void **what);

@@ -130,8 +130,10 @@ void coll_stay(struct coll_lane *l, bool (*back)(void *user), void *user)
 	l->back = back;
 	l->back_user = user;
 	l->want = l->begun;
+	sym_sleeps_soon(l->c->ep, true);
 	while (coll_flying(l) && !back(user))
 		enter(l);
+	sym_sleeps_soon(l->c->ep, false);
 	l->want = 0;
 	l->back = NULL;
 }

@@ -38,7 +38,7 @@ static void *guest_main(void *v)
 		}
 		g->err = mem_guard(g->fn, g->arg, false);
 		go_to(g, REST);
-		sym_has_come(d->c->world, d->id);
+		sym_ring(d->c->world, d->id);
 	}
 }
 

@@ -241,6 +241,8 @@ void sym_away(struct sym_ep *ep, bool (*away)(void *user), void *user)
 	ep->away_user = user;
 }
 
+void sym_sleeps_soon(struct sym_ep *ep, bool yes) { ep->soon = yes; }
+
 /* Who goes to sleep tells of all that it has returned: what others wait for in turn may be waiting for room. */
 static void tell_returns(struct sym_ep *ep)
 {

@@ -173,6 +173,7 @@ struct sym_ep {
 	struct sym_launch l;
 	bool (*away)(void *user);         /* instead of a wait: sym_away */
 	void *away_user;
+	bool soon;                        /* waits sleep at once: sym_sleeps_soon */
 	struct sym_block **kept;          /* of this launch: sym_keep */
 	int nkept;
 	struct sym_debt *debt;            /* launches that failed and are not over for all, the oldest first */

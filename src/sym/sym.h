@@ -181,6 +181,8 @@ bool sym_rests(const struct sym_ep *ep);
 /* From now on a call that would wait calls away(user) instead, which gives true when it is time to look again; after false it waits.
  * NULL: it waits. */
 void sym_away(struct sym_ep *ep, bool (*away)(void *user), void *user);
+/* Until it is taken back waits of ep neither poll nor yield before they sleep: another thread wants the core for long. */
+void sym_sleeps_soon(struct sym_ep *ep, bool yes);
 
 /* site: the command that communicates, equal on both sides; of it 24 bits count.  The calls below may wait; they fail with
  * ABORTED (the launch failed here or at the peer), DEADLINE (RONDO_TIMEOUT), UNAVAILABLE (the peer's process has

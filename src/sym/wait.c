@@ -249,6 +249,8 @@ static double rest(struct sym_wait *w)
 	if (!w->me) {
 		if (w->word)
 			sym_sleep(w->word, 0, NAP_NS);
+		else if (w->ep)
+			sym_nap(&w->ep->me->bell, w->bell, DOZE_NS, world->shared);
 		else
 			nanosleep(&(struct timespec){ 0, DOZE_NS }, NULL);
 		return clock_s() - w->since;
@@ -273,6 +275,10 @@ struct err *sym_wait_turn(struct sym_wait *w)
 	struct sym_ep *ep = w->ep;
 	bool net = of_network(w);         /* who goes away lets it progress before */
 
+	if (net && ep)
+		w->bell = atomic_load(&ep->me->bell);
+	if (ep && ep->soon)
+		w->n = MAX(w->n, w->world->spins + NET_POLLS);
 	if ((net && polls(w, true)) || (ep && ep->away && did(ep->away, ep->away_user)) || (!net && polls(w, false)))
 		return NULL;
 	TRY(w->of->hopeless(w));

@@ -343,14 +343,23 @@ static void beside(void **state)
 		rt_buffer_unref(a[i]);
 }
 
-/* Host code of device 0 waits for what device 1 does behind a sum, which device 0 had begun before device 1 came. */
+/* Device 0 has begun a sum before device 1 comes, and calls host code twice: that waits for what device 1 does behind the sum, or device 1 comes at the second call. */
 static _Atomic int entered, passed;
+static struct { bool waits, fails; } way;
+
+static struct err *patiently(const _Atomic int *n, int least)
+{
+	enum { PATIENCE_S = 20 };
+
+	for (double t = clock_s(); atomic_load(n) < least; usleep(100))
+		if (clock_s() - t > PATIENCE_S)
+			return ERR(DEADLINE, "it does not come");
+	return NULL;
+}
 
 static struct err *comes_late(void *user, const struct rt_custom_call *c)
 {
-	while (c->position == 1 && !atomic_load(&entered))
-		usleep(100);
-	return NULL;
+	return c->position == 1 ? patiently(&entered, way.waits ? 1 : 2) : NULL;
 }
 
 static struct err *passes(void *user, const struct rt_custom_call *c)
@@ -361,54 +370,59 @@ static struct err *passes(void *user, const struct rt_custom_call *c)
 
 static struct err *waits(void *user, const struct rt_custom_call *c)
 {
-	enum { PATIENCE_S = 20 };
-
 	if (c->position == 1)
 		return NULL;
 	atomic_fetch_add(&entered, 1);
-	for (double t = clock_s(); !atomic_load(&passed); usleep(100))
-		if (clock_s() - t > PATIENCE_S)
-			return ERR(DEADLINE, "nobody has passed");
-	return *(bool *)user ? ERR(DATA_LOSS, "device 0 gives up") : NULL;
+	if (way.waits)
+		TRY(patiently(&passed, 1));
+	return way.fails ? ERR(DATA_LOSS, "device 0 gives up") : NULL;
+}
+
+static void call_run(struct rt_exec *x, struct rt_buffer *const *a)
+{
+	struct rt_buffer *out[2];
+	struct rt_event *done[2];
+	float v;
+
+	atomic_store(&entered, 0);
+	atomic_store(&passed, 0);
+	ok(rt_exec_run(x, a, NULL, 0, 0, out, done));
+	for (int i = 0; i < 2; i++) {
+		struct err *e = one_of(out[i], &v);
+		assert_int_equal(e ? e->code : 0, way.fails && (i == 0 || e) ? ERR_DATA_LOSS : 0);
+		assert_true(e || v == 3);
+		err_free(e);
+	}
+	for (int i = 0; i < 2; i++) {
+		err_free(rt_event_wait(done[i]));
+		rt_event_unref(done[i]);
+		rt_buffer_unref(out[i]);
+	}
 }
 
 static void beside_call(void **state)
 {
 	int dev[2] = { 0, 1 };
-	bool refuses;
 
 	rt_custom_register("comes", comes_late, NULL);
-	rt_custom_register("waits", waits, &refuses);
+	rt_custom_register("waits", waits, NULL);
 	rt_custom_register("passes", passes, NULL);
 	for (int n = 4; n <= 1 << 20; n *= 32) {
 		struct str s = { 0 };
 		int bytes = 4 * n, round = MAX(bytes, 64);
 		str_addf(&s, "prog \"call\" devices 2 registers 1 zone %d flops 0 fingerprint 12 comm 00\n"
-		             "arg 0 f32[4] bytes 16\nres 0 f32[4] bytes 16\nbuf 0 arg 0 size 16\nbuf 1 out 0 size 16\nbuf 2 temp at 0 size %d\nbuf 3 temp at %d size %d\n",
-		         2 * round, bytes, round, bytes);
-		str_addf(&s, "group 0 1 2 [0,1]\nkern 0 copy (f32[4]) -> (f32[4])\n");
-		str_addf(&s, "custom 0 \"comes\" api 4 () -> ()\ncustom 1 \"waits\" api 4 () -> ()\ncustom 2 \"passes\" api 4 () -> ()\n"
-		             "coll 0 all_reduce f32 n 1 algo auto group 0 redop add outer 1 inner %d\n", bytes);
+		             "arg 0 f32[4] bytes 16\nres 0 f32[4] bytes 16\nbuf 0 arg 0 size 16\nbuf 1 out 0 size 16\nbuf 2 temp at 0 size %d\nbuf 3 temp at %d size %d\n"
+		             "group 0 1 2 [0,1]\nkern 0 copy (f32[4]) -> (f32[4])\n"
+		             "custom 0 \"comes\" api 4 () -> ()\ncustom 1 \"waits\" api 4 () -> ()\ncustom 2 \"passes\" api 4 () -> ()\n"
+		             "coll 0 all_reduce f32 n 1 algo auto group 0 redop add outer 1 inner %d\n", 2 * round, bytes, round, bytes, bytes);
 		str_add(&s, "run {\n kern 0 copy (b0) -> (b2)\n custom 0 \"comes\" () -> ()\n mark 0\n await 0 lane 1\n coll 0 all_reduce (b2) -> (b3) lane 1\n mark 1 lane 1\n"
-		            " custom 1 \"waits\" () -> ()\n await 1\n custom 2 \"passes\" () -> ()\n kern 0 copy (b3) -> (b1)\n}\n");
+		            " custom 1 \"waits\" () -> ()\n custom 1 \"waits\" () -> ()\n await 1\n custom 2 \"passes\" () -> ()\n kern 0 copy (b3) -> (b1)\n}\n");
 		struct rt_exec *x = load(s.p, dev);
-		struct rt_buffer *a[2] = { four(0, 1), four(1, 2) }, *out[2];
-		struct rt_event *done[2];
-		for (int k = 0; k < 20; k++) {
-			float v;
-			refuses = k % 4 == 3;
-			atomic_store(&entered, 0);
-			atomic_store(&passed, 0);
-			ok(rt_exec_run(x, a, NULL, 0, k, out, done));
-			for (int i = 0; i < 2; i++) {
-				struct err *e = one_of(out[i], &v);
-				assert_int_equal(e ? e->code : 0, refuses && (i == 0 || e) ? ERR_DATA_LOSS : 0);
-				assert_true(e || v == 3);
-				err_free(e);
-				err_free(rt_event_wait(done[i]));
-				rt_event_unref(done[i]);
-				rt_buffer_unref(out[i]);
-			}
+		struct rt_buffer *a[2] = { four(0, 1), four(1, 2) };
+		for (int k = 0; k < 24; k++) {
+			way.waits = k % 2;
+			way.fails = k % 6 == 3;
+			call_run(x, a);
 		}
 		for (int i = 0; i < 2; i++)
 			rt_buffer_unref(a[i]);
