@@ -569,15 +569,16 @@ struct err *pjrt_Executable_GetCompiledMemoryStats(struct pjrt_Executable_GetCom
 	arg *= parts;
 	res *= parts;
 	alias *= parts;
+	int64_t peak = rt_exec_arguments(a->executable->x) * parts + res - alias + zone;
 	struct pjrt_Executable_GetCompiledMemoryStats s = {
 		.generated_code_size_in_bytes = code_bytes(p),
 		.argument_size_in_bytes = arg,
 		.output_size_in_bytes = res,
 		.alias_size_in_bytes = alias,
 		.temp_size_in_bytes = zone,
-		.peak_memory_in_bytes = arg + res - alias + zone,
-		.total_size_in_bytes = arg + res - alias + zone + p->ndata,
-		.total_allocation_bytes = arg + res - alias + zone + p->ndata,
+		.peak_memory_in_bytes = peak,
+		.total_size_in_bytes = peak + p->ndata,
+		.total_allocation_bytes = peak + p->ndata,
 		.peak_unpadded_heap_bytes = zone,
 	};
 	if (end > head)

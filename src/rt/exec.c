@@ -479,6 +479,17 @@ static void exec_free(void *v)
 
 static void drop_prog(void *p) { prog_free(p); }
 
+/* What a queue full of launches takes of device memory at once, and a pair of relays, take none of the host then. */
+static struct err *results_expected(const struct rt_exec *x, struct rt_device *d)
+{
+	enum { MOST = 8192 };
+	int64_t n = 0;
+
+	for (int64_t r = 0; r < x->nres; r++)
+		n += x->donor[r] < 0 ? RT_QUEUE + 2 : 2;
+	return sym_expects(d->heap, (size_t)MIN(n + 1, MOST));
+}
+
 /* The device has a lane from now on. */
 static struct err *device_lane(struct rt_device *d)
 {
@@ -535,7 +546,11 @@ struct err *rt_exec_new(struct rt_client *c, struct prog *p, const int *dev, str
 	TRY_GOTO(e, kernels(x, c->ndev > 1 || c->dev[0].nworker > 0), out);
 	TRY_GOTO(e, buffers(x), out);
 	for (int64_t r = 0; r < x->nres; r++)
-		x->results += x->donor[r] < 0 && !x->resmem[r] ? p->res[r].bytes : 0;
+		if (x->donor[r] < 0 && !x->resmem[r]) {
+			int64_t takes = (int64_t)sym_takes(c->world, (size_t)p->res[r].bytes);
+			x->results += takes;
+			x->rounds += takes - p->res[r].bytes;
+		}
 	x->custom = mem_alloc(sizeof *x->custom * (size_t)MAX(p->ncustom, 1));
 	for (uint32_t i = 0; i < p->ncustom; i++)
 		TRY_GOTO(e, custom_prepare(&x->room, &p->custom[i], &x->custom[i]), out);
@@ -555,6 +570,7 @@ struct err *rt_exec_new(struct rt_client *c, struct prog *p, const int *dev, str
 	x->data = mem_alloc(sizeof *x->data * (size_t)x->nlocal);
 	x->ctx = mem_alloc(sizeof *x->ctx * (size_t)x->nlocal);
 	for (int i = 0; i < x->nlocal; i++) {
+		TRY_GOTO(e, results_expected(x, x->dev[i]), out);
 		if (x->nflown)
 			TRY_GOTO(e, device_lane(x->dev[i]), out);
 		if (x->nflown && p->ncustom)
@@ -613,7 +629,17 @@ void rt_exec_unref(struct rt_exec *x)
 }
 
 const struct prog *rt_exec_prog(const struct rt_exec *x) { return x->p; }
-int64_t rt_exec_zone(const struct rt_exec *x) { return (int64_t)x->zone + x->own; }
+int64_t rt_exec_zone(const struct rt_exec *x) { return (x->zone ? (int64_t)sym_takes(x->c->world, x->zone) : 0) + x->own + x->rounds; }
+
+int64_t rt_exec_arguments(const struct rt_exec *x)
+{
+	int64_t n = 0;
+
+	for (int64_t k = 0; k < x->narg; k++)
+		n += (int64_t)sym_takes(x->c->world, (size_t)x->p->arg[k].bytes);
+	return n;
+}
+
 int rt_exec_nlocal(const struct rt_exec *x) { return x->nlocal; }
 struct rt_device *rt_exec_device(const struct rt_exec *x, int i) { return x->dev[i]; }
 int rt_exec_position(const struct rt_exec *x, int i) { return x->pos[i]; }

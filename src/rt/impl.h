@@ -406,7 +406,7 @@ struct rt_exec {
 	uint32_t ncomm, *comm_ins;    /* its collectives in textual order: equal on all devices, however each compiled it */
 	int **peer, *npeer;           /* per local device: PEs it exchanges messages with */
 	struct rt_exec *next;         /* in c->execs */
-	int64_t results;              /* bytes of those in device memory that have no donor */
+	int64_t results, rounds;      /* bytes that those in device memory without a donor take; of these, beyond what they have */
 	size_t words, work, zone;     /* where loans' words begin in the zone, kernels' scratch (all kernels have it in turn); bytes of all */
 	int64_t own;                  /* bytes that its collectives may take beside that */
 	bool inlined, comm, donates, calls;       /* donates: some parameter is given away; calls: host callbacks */

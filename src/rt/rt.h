@@ -134,7 +134,9 @@ struct err *rt_exec_new(struct rt_client *c, struct prog *p, const int *dev, str
 struct rt_exec *rt_exec_ref(struct rt_exec *x);
 void rt_exec_unref(struct rt_exec *x);
 const struct prog *rt_exec_prog(const struct rt_exec *x);
-int64_t rt_exec_zone(const struct rt_exec *x);             /* bytes of temporary memory on each device: values, scratch, and what collectives stage */
+/* Bytes that a launch takes on each device beside those of its results: values, scratch, what collectives stage, what results are rounded up by. */
+int64_t rt_exec_zone(const struct rt_exec *x);
+int64_t rt_exec_arguments(const struct rt_exec *x);        /* bytes that its arguments take there, each rounded up */
 int rt_exec_nlocal(const struct rt_exec *x);               /* local devices, in order of position */
 struct rt_device *rt_exec_device(const struct rt_exec *x, int i);
 int rt_exec_position(const struct rt_exec *x, int i);      /* position of local device i */

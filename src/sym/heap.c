@@ -17,7 +17,7 @@
 #include "impl.h"
 
 #define HUGE_MASK ((size_t)((2 << 20) - 1))
-enum { UNIT = 64, GUARD = 64, GUARD_BYTE = 0xa5, PUNCH = 1 << 16 };
+enum { UNIT = 64, GUARD = 64, GUARD_BYTE = 0xa5, PUNCH = 1 << 16, ONE = 3 /* descriptors at most for a block that is cut from a new one */ };
 
 struct block {
 	struct sym_block pub;          /* first: handed out */
@@ -80,22 +80,31 @@ static void list_del(struct sym_heap *h, struct block *b)
 	}
 }
 
-/* There are enough spare ones for one block to be cut from a new one.  Under the lock. */
-static bool nodes_ready(struct sym_heap *h)
+static void node_del(struct sym_heap *h, struct block *b)
 {
-	enum { MOST = 3 };
-	int n = 0;
+	b->next = h->spare;
+	h->spare = b;
+	h->nspare++;
+}
 
-	for (struct block *b = h->spare; b && n < MOST; b = b->next)
-		n++;
-	for (; n < MOST; n++) {
+/* There are n spare ones.  Under the lock. */
+static bool nodes_ready(struct sym_heap *h, size_t n)
+{
+	while (h->nspare < n) {
 		struct block *b = malloc(sizeof *b);
 		if (!b)
 			return false;
-		b->next = h->spare;
-		h->spare = b;
+		node_del(h, b);
 	}
 	return true;
+}
+
+struct err *sym_expects(struct sym_heap *h, size_t n)
+{
+	pthread_mutex_lock(&h->lock);
+	bool ready = nodes_ready(h, 2 * n + ONE);        /* between any two of them there may be a free one */
+	pthread_mutex_unlock(&h->lock);
+	return ready ? NULL : ERR(EXHAUSTED, "out of host memory: asked for %zu bytes", sizeof(struct block));
 }
 
 static struct block *node_new(struct sym_heap *h)
@@ -103,15 +112,10 @@ static struct block *node_new(struct sym_heap *h)
 	struct block *b = h->spare;
 
 	h->spare = b->next;
+	h->nspare--;
 	b->heap = h;
 	b->free = b->paged = false;
 	return b;
-}
-
-static void node_del(struct sym_heap *h, struct block *b)
-{
-	b->next = h->spare;
-	h->spare = b;
 }
 
 /* A free block of at least size bytes, off its list, or NULL. */
@@ -309,19 +313,18 @@ int64_t sym_room(struct sym_world *w)
 
 struct err *sym_alloc(struct sym_heap *h, size_t n, const char *what, int index, struct sym_block **out) { return sym_take(h, n, h->world->limit, what, index, out); }
 
+size_t sym_takes(const struct sym_world *w, size_t n) { return MAX((n + (w->guard ? 2 * GUARD : 0) + UNIT - 1) & ~(size_t)(UNIT - 1), UNIT); }
+
 struct err *sym_take(struct sym_heap *h, size_t n, int64_t limit, const char *what, int index, struct sym_block **out)
 {
 	struct sym_world *w = h->world;
-	size_t pad = w->guard ? 2 * GUARD : 0, size = 0;
+	size_t pad = w->guard ? 2 * GUARD : 0, size = n <= h->reserve ? sym_takes(w, n) : UNIT;
 	struct block *b = NULL;
 
 	*out = NULL;
-	if (n <= h->reserve)
-		size = (n + pad + UNIT - 1) & ~(size_t)(UNIT - 1);
-	size = MAX(size, UNIT);
 	int64_t total = atomic_fetch_add_explicit(&w->in_use, (int64_t)size, memory_order_relaxed) + (int64_t)size;
 	pthread_mutex_lock(&h->lock);
-	if (!nodes_ready(h)) {
+	if (!nodes_ready(h, ONE)) {
 		atomic_fetch_sub(&w->in_use, (int64_t)size);
 		pthread_mutex_unlock(&h->lock);
 		return ERR(EXHAUSTED, "out of host memory: asked for %zu bytes", sizeof *b);

@@ -18,7 +18,8 @@ struct sym_heap {
 	char *base;
 	size_t reserve, top;              /* bytes of the region; bytes that were ever handed out */
 	pthread_mutex_t lock;
-	struct block *last, *spare;       /* by address; unused descriptors */
+	struct block *last, *spare;       /* by address; unused descriptors: */
+	size_t nspare;
 	uint64_t flmap;
 	uint8_t slmap[SYM_FL];
 	struct block *list[SYM_FL][SYM_SL];

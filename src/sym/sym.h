@@ -114,6 +114,8 @@ struct sym_block { size_t off, bytes; };
  * what must outlive the block.  The bytes are undefined.  EXHAUSTED says how much was asked and free and
  * lists the largest live blocks of all that share the limit. */
 struct err *sym_alloc(struct sym_heap *h, size_t n, const char *what, int index, struct sym_block **out);
+struct err *sym_expects(struct sym_heap *h, size_t n);        /* so many more blocks take no memory of the C library */
+size_t sym_takes(const struct sym_world *w, size_t n);       /* bytes of the limit that n such take */
 void sym_free(struct sym_block *b);                          /* NULL is fine */
 char *sym_base(const struct sym_heap *h);                    /* where this process sees the heap */
 size_t sym_span(const struct sym_heap *h);                   /* bytes of its region */

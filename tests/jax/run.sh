@@ -53,6 +53,7 @@ if [ $# -gt 0 ]; then
 	:
 elif [ -d "$corpus" ]; then
 	add "$py" tests/jax/corpus.py "$corpus"
+	add "$py" tests/jax/peak.py "$corpus"
 	add env RONDO_DEVICES=4 build/rondo launch -n 2 "$py" tests/jax/corpus.py --job "$corpus"
 else
 	echo "SKIP corpus: there is none at $corpus (RONDO_CORPUS names another place)"

@@ -1,5 +1,6 @@
 """Out of memory: the call that asked gets the exception, which names program, line, the largest values, and what to do; what is too large for any memory is named, too."""
 import os
+import pathlib
 import re
 import subprocess
 import sys
@@ -108,6 +109,12 @@ def test_what_fits_runs(told):
 
 def test_a_launch_waits_for_those_before_it(told):
     assert told["behind"] == ("none", "True")
+
+
+def test_a_program_takes_what_is_said():
+    """Nor more than compiled.memory_analysis() says and 1 %, nor much less; the corpus' programs: tests/jax/run.sh."""
+    r = subprocess.run([sys.executable, pathlib.Path(__file__).with_name("peak.py")], capture_output=True, text=True, timeout=600)
+    assert r.returncode == 0 and " passed, 0 failed" in r.stdout, r.stdout + r.stderr
 
 
 def test_what_fits_exactly_runs():
