@@ -1,4 +1,6 @@
-/* A decode step again and again, each on what the one before has left: after the first tenth nothing grows, on the host or on a device.
+/* A decode step again and again, each on what the one before has left: after the first tenth nothing grows, on the host or on a device, nor does a launch take
+ * longer.  Of time the least counts that a few launches took, of those before the middle and behind it: others may want the cores nearly all of the time.
+ * They may do so all of the time, too, so it is tried again; what grows does so each time.
  *
  *     rt_drift [LAUNCHES]     prints what each tenth took */
 #include <malloc.h>
@@ -156,7 +158,12 @@ static void count(struct counts *c, int ndev, struct rt_buffer *const *last)
 		c->device[d] = rt_device_stats(rt_client_device(cl, d));
 }
 
-static void replay(int ndev)
+/* Launches of a window, which ends with a wait; how much longer than before the middle the quickest may take behind it; tries. */
+enum { WINDOW = 2 * DEPTH, TRIES = 3 };
+static const double LONGER = 1.5;
+
+/* Does it take no longer in the end? */
+static bool replay(int ndev)
 {
 	static const int dev[NDEV] = { 0, 1 };
 	struct task t = { ndev, NULL };
@@ -166,6 +173,7 @@ static void replay(int ndev)
 	struct counts early, late;
 	float token[NDEV][WIDE];
 	int32_t at;
+	uint64_t least[2] = { UINT64_MAX, UINT64_MAX }, since = 0;
 
 	ok(mem_guard(compile, &t, true));
 	ok(rt_exec_new(cl, t.p, dev, &x));
@@ -192,6 +200,11 @@ static void replay(int ndev)
 			for (int d = 0; d < ndev; d++) {
 				if (k > DEPTH + 4 && k % DEPTH == 0)
 					ok(rt_event_wait(done[d]));
+				if (d == ndev - 1 && k > tenth && k % WINDOW == 0) {
+					uint64_t now = clock_ns(), *best = &least[k > launches / 2];
+					*best = since ? MIN(*best, now - since) : *best;
+					since = now;
+				}
 				rt_event_unref(done[d]);
 				for (int i = 0; i < STATES; i++) {
 					rt_buffer_unref(a[d * ALL + i]);
@@ -199,6 +212,7 @@ static void replay(int ndev)
 				}
 			}
 		}
+		since = 0;                /* what is counted takes time */
 		count(k == tenth ? &early : &late, ndev, a);
 		print_message("%d devices, %6d launches: %.2f us each; the process has %lld bytes in %lld blocks, device 0 %lld\n", ndev, k, (double)(clock_ns() - start) / 1e3 / tenth,
 		              (long long)(k == tenth ? &early : &late)->bytes, (long long)(k == tenth ? &early : &late)->blocks, (long long)(k == tenth ? &early : &late)->device[0].in_use);
@@ -221,10 +235,21 @@ static void replay(int ndev)
 	for (int i = 0; i < ndev * ALL; i++)
 		rt_buffer_unref(a[i]);
 	rt_exec_unref(x);
+	print_message("%d devices: at best %.2f us each before the middle, %.2f behind it\n", ndev, (double)least[0] / 1e3 / WINDOW, (double)least[1] / 1e3 / WINDOW);
+	return (double)least[1] <= LONGER * (double)least[0];
 }
 
-static void alone(void **state) { replay(1); }
-static void two(void **state) { replay(2); }
+static void again(int ndev)
+{
+	int k = 0;
+
+	while (k < TRIES && !replay(ndev))
+		k++;
+	assert_true(k < TRIES);
+}
+
+static void alone(void **state) { again(1); }
+static void two(void **state) { again(2); }
 
 int main(int argc, char **argv)
 {
