@@ -118,7 +118,7 @@ void pool_run(struct rt_device *d, const struct kernel *k, char *const *ptr, cha
 		atomic_store_explicit(&j->places, (k->places < 64 ? ((uint64_t)1 << k->places) : 0) - 2, memory_order_relaxed);
 		j->phase = phase;
 		j->ntile = k->tiles;
-		j->step = MAX(MIN(k->tiles / (8 * (d->nworker + 1)), k->slice), 1);
+		j->step = MAX(MIN(k->tiles / (8 * k->places), k->slice), 1);
 		atomic_store_explicit(&j->next, 0, memory_order_relaxed);
 		atomic_fetch_add(&j->seq, 1);
 		if (d->nworker) {

@@ -14,7 +14,7 @@
 
 #include "ep.h"
 
-enum { YIELDS = 100, NET_POLLS = 2000, YIELD_EVERY = 8, NAP_NS = 100000000, BRIEF_NS = 500000, DOZE_NS = 500000, MIN_SPINS = 500, WARN_S = 20, GRACE_MS = 500 };
+enum { YIELDS = 100, NET_POLLS = 2000, YIELD_EVERY = 8, NAP_NS = 100000000, BRIEF_NS = 500000, DOZE_NS = 500000, MIN_SPINS = 500, WARN_S = 20, GRACE_MS = 500, HELP_EVERY = 64 };
 
 _Thread_local _Atomic int *sym_stop;
 _Thread_local struct sym_halt sym_halt;
@@ -279,8 +279,13 @@ struct err *sym_wait_turn(struct sym_wait *w)
 		w->bell = atomic_load(&ep->me->bell);
 	if (ep && ep->soon)
 		w->n = MAX(w->n, w->world->spins + NET_POLLS);
-	if ((net && polls(w, true)) || (ep && ep->away && did(ep->away, ep->away_user)) || (!net && polls(w, false)))
+	if ((net && polls(w, true)) || (ep && ep->away && did(ep->away, ep->away_user)))
 		return NULL;
+	if (!net && polls(w, false)) {
+		if (ep && ep->l.help && w->n % HELP_EVERY == 0 && did(ep->l.help, ep->l.user))
+			w->n = HELP_EVERY - 1;        /* there may be more */
+		return NULL;
+	}
 	TRY(w->of->hopeless(w));
 	if (ep && ep->l.help && did(ep->l.help, ep->l.user)) {
 		again(w);

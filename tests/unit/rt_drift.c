@@ -1,5 +1,5 @@
 /* A decode step again and again, each on what the one before has left: after the first tenth nothing grows, on the host or on a device, nor does a launch take
- * longer.  Of time the least counts that a few launches took, of those before the middle and behind it: others may want the cores nearly all of the time.
+ * longer.  Of time the least counts that a few launches took, of the second and third tenth and of the last two: others may want the cores nearly all of the time.
  * They may do so all of the time, too, so it is tried again; what grows does so each time.
  *
  *     rt_drift [LAUNCHES]     prints what each tenth took */
@@ -158,7 +158,7 @@ static void count(struct counts *c, int ndev, struct rt_buffer *const *last)
 		c->device[d] = rt_device_stats(rt_client_device(cl, d));
 }
 
-/* Launches of a window, which ends with a wait; how much longer than before the middle the quickest may take behind it; tries. */
+/* Launches of a window, which ends with a wait; how much longer the quickest may take at the end than at the beginning; tries. */
 enum { WINDOW = 2 * DEPTH, TRIES = 3 };
 static const double LONGER = 1.5;
 
@@ -200,9 +200,10 @@ static bool replay(int ndev)
 			for (int d = 0; d < ndev; d++) {
 				if (k > DEPTH + 4 && k % DEPTH == 0)
 					ok(rt_event_wait(done[d]));
-				if (d == ndev - 1 && k > tenth && k % WINDOW == 0) {
-					uint64_t now = clock_ns(), *best = &least[k > launches / 2];
-					*best = since ? MIN(*best, now - since) : *best;
+				if (d == ndev - 1 && k % WINDOW == 0) {
+					uint64_t now = clock_ns(), *best = &least[k >= 8 * tenth];
+					if (since && ((k >= tenth && k < 3 * tenth) || k >= 8 * tenth))
+						*best = MIN(*best, now - since);
 					since = now;
 				}
 				rt_event_unref(done[d]);
@@ -235,7 +236,7 @@ static bool replay(int ndev)
 	for (int i = 0; i < ndev * ALL; i++)
 		rt_buffer_unref(a[i]);
 	rt_exec_unref(x);
-	print_message("%d devices: at best %.2f us each before the middle, %.2f behind it\n", ndev, (double)least[0] / 1e3 / WINDOW, (double)least[1] / 1e3 / WINDOW);
+	print_message("%d devices: at best %.2f us each at the beginning, %.2f at the end\n", ndev, (double)least[0] / 1e3 / WINDOW, (double)least[1] / 1e3 / WINDOW);
 	return (double)least[1] <= LONGER * (double)least[0];
 }
 
