@@ -271,6 +271,8 @@ static void plan_blocks(struct matmul *p, int64_t cores)
 	if (p->ko < p->k && !p->slab)
 		want = MAX(want, (p->m + high - 1) / high);
 	p->mblk = MAX(1, MIN(want, p->npanel / 4));
+	while (p->mblk > 1 && !v->tiles && p->b * p->nblk * p->mblk % cores && p->mblk < p->npanel / 3)       /* as many for each core */
+		p->mblk++;
 }
 
 /* What is packed once for all, and what by each tile; then the blocks are made even. */
