@@ -130,8 +130,9 @@ void pool_run(struct rt_device *d, const struct kernel *k, char *const *ptr, cha
 			call_idle(d);
 		tiles_take(j, INT32_MAX, scratch, lane);
 		atomic_fetch_add(&j->seq, 1);
+		/* Who is inside has a slice left to do; with more threads than cores it may need this one. */
 		for (int i = 0; atomic_load(&j->users); i++)
-			i < d->c->spins ? sym_pause() : (void)sched_yield();
+			i < MAX(d->c->spins, POLLS) ? sym_pause() : (void)sched_yield();
 	}
 }
 

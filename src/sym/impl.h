@@ -316,7 +316,7 @@ void sym_barrier(bool shared);
 void sym_nap(_Atomic uint32_t *word, uint32_t seen, int64_t ns, bool shared);   /* sym_sleep; shared: with other processes */
 void sym_rouse(_Atomic uint32_t *word, bool shared);                            /* wake all who sleep there */
 
-void sym_share(double cores);         /* so many this process has, if others of the job use theirs; sym_give_way asks */
+void sym_share(double cores, int threads);          /* so many this process has, if others of the job use theirs, for so many threads; sym_give_way asks */
 bool sym_ctx_failed(struct sym_ctx *c);             /* does it keep an error? */
 extern _Thread_local _Atomic int *sym_stop;         /* becomes non-zero when this thread's waits are to end with CANCELLED; may be NULL */
 

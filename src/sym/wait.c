@@ -34,12 +34,30 @@ void sym_rouse(_Atomic uint32_t *word, bool shared)
 
 void sym_sleep(_Atomic uint32_t *word, uint32_t seen, int64_t ns) { sym_nap(word, seen, ns, false); }
 
+/* What this process' threads have slept in all so far: sum + n * now. */
+static struct { atomic_flag lock; int n; int64_t sum; } asleep = { .lock = ATOMIC_FLAG_INIT };
+
+static int64_t sleeps(int more)
+{
+	int64_t now = (int64_t)clock_ns();
+
+	while (atomic_flag_test_and_set_explicit(&asleep.lock, memory_order_acquire))
+		sched_yield();
+	asleep.n += more;
+	asleep.sum -= more * now;
+	int64_t ns = asleep.sum + asleep.n * now;
+	atomic_flag_clear_explicit(&asleep.lock, memory_order_release);
+	return ns;
+}
+
 void sym_sleep_in(_Atomic uint32_t *word, uint32_t seen, int64_t ns, uint32_t bits)
 {
 	uint64_t until = clock_ns() + (uint64_t)MAX(ns, 0);
 	struct timespec t = { (time_t)(until / 1000000000), (long)(until % 1000000000) };
 
+	sleeps(1);
 	syscall(SYS_futex, word, FUTEX_WAIT_BITSET_PRIVATE, seen, ns < 0 ? NULL : &t, NULL, bits);
+	sleeps(-1);
 }
 
 void sym_wake_in(_Atomic uint32_t *word, uint32_t bits)
@@ -56,11 +74,14 @@ void sym_wake(_Atomic uint32_t *word, int n)
 
 /* Who yields goes behind all who want the core.  If that is a thread of another process which computes, it has the core for a whole slice of
  * the scheduler each time, and what was waited for came long before; who sleeps instead is woken in front of it.  So where a yield took long,
- * and the process had clearly less of the cores meanwhile than its threads would have used, it sleeps for a while. */
-enum { LONG_NS = 1500000, MARK_NS = 5000000, ASIDE_LEAST_NS = 20000000, ASIDE_MOST_NS = 500000000 };
+ * and the process had clearly less of the cores meanwhile than its threads would have used, which do not while they sleep, it sleeps for a while. */
+/* What the other threads have run is counted by the kernel when its clock ticks: in a window of a few ms it would be missed. */
+enum { LONG_NS = 1500000, MARK_NS = 50000000, WINDOW_NS = 20000000, ASIDE_LEAST_NS = 20000000, ASIDE_MOST_NS = 500000000 };
 static _Atomic uint64_t aside, lately; /* until then; and for how long */
 static _Atomic uint64_t mark, used;    /* a moment not long ago, and the process' time on cores up to then */
+static _Atomic int64_t rested;         /* what its threads had slept up to then */
 static _Atomic int share;              /* of a core, in thousandths, that the process uses at least while its threads all compute or poll */
+static _Atomic int surplus;            /* threads beyond its cores, in thousandths: so many may sleep, and it would use as much */
 
 static uint64_t cpu_ns(void)
 {
@@ -69,7 +90,19 @@ static uint64_t cpu_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-void sym_share(double cores) { atomic_store(&share, (int)(550 * cores)); }
+void sym_share(double cores, int threads)
+{
+	atomic_store(&share, (int)(550 * cores));
+	atomic_store(&surplus, (int)(1000 * MAX(threads - cores, 0)));
+}
+
+/* Has it had less of the cores since the mark than it would have used? */
+static bool lacks(double ns)
+{
+	double idle = (double)(sleeps(0) - atomic_load(&rested)) - ns * atomic_load(&surplus) / 1000;
+
+	return (double)(cpu_ns() - atomic_load(&used)) + MAX(idle, 0) < ns * atomic_load(&share) / 1000;
+}
 
 /* Longer each time, while the other process is still there when it is tried again. */
 static void step_aside(uint64_t now)
@@ -91,14 +124,16 @@ bool sym_give_way(void)
 
 	if (t < atomic_load_explicit(&aside, memory_order_relaxed))
 		return false;
-	if (t - m > MARK_NS && atomic_compare_exchange_strong(&mark, &m, t))
+	if (t - m > MARK_NS && atomic_compare_exchange_strong(&mark, &m, t)) {
 		atomic_store(&used, cpu_ns());
+		atomic_store(&rested, sleeps(0));
+	}
 	sched_yield();
 	uint64_t now = clock_ns();
 	if (now - t < LONG_NS)
 		return true;
 	m = atomic_load(&mark);
-	if (now - m > LONG_NS && (double)(cpu_ns() - atomic_load(&used)) * 1000 < (double)(now - m) * atomic_load(&share))
+	if (now - m > WINDOW_NS && lacks((double)(now - m)))
 		step_aside(now);
 	return true;
 }
@@ -247,19 +282,23 @@ static double rest(struct sym_wait *w)
 			atomic_store_explicit(&w->ep->since, w->since, memory_order_relaxed);
 	}
 	if (!w->me) {
+		sleeps(1);
 		if (w->word)
 			sym_sleep(w->word, 0, NAP_NS);
 		else if (w->ep)
 			sym_nap(&w->ep->me->bell, w->bell, DOZE_NS, world->shared);
 		else
 			nanosleep(&(struct timespec){ 0, DOZE_NS }, NULL);
+		sleeps(-1);
 		return clock_s() - w->since;
 	}
 	if (!w->armed) {
 		arm(w);
 		return 0;                 /* the caller looks once more */
 	}
+	sleeps(1);
 	sym_nap(&w->me->bell, w->bell, w->sure ? NAP_NS : BRIEF_NS, world->shared);
+	sleeps(-1);
 	if (!w->sure && atomic_load(&w->me->bell) == w->bell) {
 		sym_barrier(world->shared);
 		w->sure = true;           /* and so it does here */

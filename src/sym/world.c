@@ -144,7 +144,7 @@ static struct err *opened(void *v)
 	int near = 0;
 	for (int pe = 0; pe < w->npe; pe++)
 		near += w->peer[pe].proc == w->proc || w->process[w->peer[pe].proc].region.base;
-	sym_share((double)MIN(cpu_get()->cores, near) * w->nlocal / near);
+	sym_share((double)MIN(cpu_get()->cores, near) * w->nlocal / near, o->threads);
 	w->roomy = w->net && w->spins == sym_spins(0);
 	if (w->net)                       /* a look costs more than a pause, and brings the message nearer */
 		w->spins = sym_spins(INT_MAX);

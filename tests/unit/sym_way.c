@@ -29,7 +29,7 @@ static void beside_others(void **state)
 	int n = MIN(2 * cpu_get()->cores, MOST);
 	pid_t hog[MOST], self = getpid();
 	(void)state;
-	sym_share(cpu_get()->cores);
+	sym_share(cpu_get()->cores, cpu_get()->cores);
 	for (int i = 0; i < n; i++)
 		if (!(hog[i] = fork())) {
 			prctl(PR_SET_PDEATHSIG, SIGKILL);
