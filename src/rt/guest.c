@@ -5,6 +5,8 @@
 
 enum { REST, WORK, OVER };
 
+_Thread_local struct rt_device *walking;
+
 struct guest {
 	struct rt_device *d;
 	pthread_t thread;

@@ -558,7 +558,7 @@ struct frame {
 };
 /* Run all commands.  The error is that of this device; an aborted launch gives ABORTED. */
 struct err *walk(struct frame *f);
-extern _Thread_local struct rt_device *walking;        /* the device whose walker this thread is; NULL: none's */
+extern _Thread_local struct rt_device *walking;        /* the device whose walker, or guest, this thread is; NULL: none's */
 /* Takes those launches off the queue of d that may run before those before them, and runs each, with registers and memory of its own, on this thread; what
  * calls back itself on one of its own, since what it waits for may be next. */
 void launch_relieve(struct rt_device *d);

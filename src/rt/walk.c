@@ -1,8 +1,6 @@
 /* The walk: commands of a program, in the compact form made when it was loaded. */
 #include "impl.h"
 
-_Thread_local struct rt_device *walking;
-
 void ctx_init(struct ctx *c, const struct rt_exec *x)
 {
 	c->base = mem_lines(sizeof *c->base * (size_t)MAX(x->p->nbuf, 1));
