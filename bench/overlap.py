@@ -3,6 +3,7 @@
 
     bench/overlap.py                    all of it
     bench/overlap.py --only late,link
+    bench/overlap.py --only late,uneven --work small        products of 200 x 200; elements: sines and exponentials
 
 late    a sum over two devices, for which device 0 comes N products late, while device 1 has 2N that need no sum and device 0 has N; the sum
         is written first, or last.  The limit is 2N products on each device.
@@ -42,19 +43,21 @@ def turns(rounds, rows, limit):
         print(f"{name:28} {1e3 * statistics.median(took[name]):9.2f} ms  {statistics.median(ratio):6.3f}", flush=True)
 
 
-def work(what, rounds):
+def work(what, rounds, kind):
     import jax
     import jax.numpy as jnp
     import numpy as np
     from jax import lax
     from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
-    n = 512
+    n = 200 if kind == "small" else 512
     mesh = Mesh(np.array(jax.devices()), ("i",))
     ndev = len(jax.devices())
 
     def products(x, w, turns):
-        return lax.fori_loop(0, turns, lambda _, a: a @ w, x)
+        if kind == "elements":
+            return lax.fori_loop(0, 3 * turns, lambda _, a: jnp.sin(a) + jnp.exp(-a * a), x)
+        return lax.fori_loop(0, turns * (512 // n) ** 2, lambda _, a: a @ w, x)
 
     def over(f, out):
         return jax.jit(jax.shard_map(f, mesh=mesh, in_specs=(P("i"), P("i"), P()), out_specs=out, check_vma=False))
@@ -179,6 +182,7 @@ def main():
     a.add_argument("--only", default=",".join(ROWS), help="some of " + ", ".join(ROWS))
     a.add_argument("--rounds", type=int, default=11)
     a.add_argument("--rate", default="1gbit", help="of the cable")
+    a.add_argument("--work", default="products", choices=["products", "small", "elements"], help="what is computed in late and uneven")
     a.add_argument("--inside", help=argparse.SUPPRESS)
     a.add_argument("--process", type=int, default=-1, help=argparse.SUPPRESS)
     a.add_argument("--address", help=argparse.SUPPRESS)
@@ -188,7 +192,7 @@ def main():
             import rondo.early  # noqa: F401
             import jax
             jax.distributed.initialize(o.address, 2, o.process)
-        work(o.inside, o.rounds)
+        work(o.inside, o.rounds, o.work)
         return
     for what in o.only.split(","):
         if what not in ROWS:
@@ -197,7 +201,7 @@ def main():
         if ROWS[what] == 1:
             hosts_apart(what, o.rounds, env, o.rate)
         else:
-            subprocess.run([sys.executable, __file__, "--inside", what, "--rounds", str(o.rounds)], env=env, check=True)
+            subprocess.run([sys.executable, __file__, "--inside", what, "--rounds", str(o.rounds), "--work", o.work], env=env, check=True)
 
 
 if __name__ == "__main__":
