@@ -303,6 +303,7 @@ static inline void sym_notify(struct sym_world *w, int pe) { sym_notify_at(w, pe
 /* Wait until a count of the road between hosts is down, making progress.  False if this thread is not to wait any more, or nothing has
  * come or gone for RONDO_TIMEOUT seconds (where the road asks by itself who is there: it has waited so long): the count is another's still, until the transport has forgotten it. */
 bool sym_net_await(struct sym_world *w, _Atomic uint32_t *left);
+bool sym_net_until(struct sym_world *w, bool (*come)(void *user), void *user);         /* the same, for what progress brings about */
 void sym_net_get(struct sym_world *w, int from, int pe, void *dst, size_t off, size_t n);      /* its `get`, by its get_nb */
 /* What this thread waits for transports in: the stop of a launch (NULL: in none); why a wait was given up, as an error code (0: none was); for whom (NULL: nobody's
  * launch). */
