@@ -199,8 +199,8 @@ static struct err *pieces_read(struct sym_ep *ep, int pe, uint32_t site, uint32_
 	if (!ep->in[pe])
 		ep->in[pe] = mem_lines((SYM_RING + SYM_POSTS) * sizeof *ep->in[pe]);
 	char *in = ep->in[pe][at];
-	for (size_t o = SYM_INLINE; o < n; o += SYM_PIECE)
-		__builtin_prefetch(&p[(o - SYM_INLINE) / SYM_PIECE]);
+	for (const struct sym_piece *q = p, *end = p + (n - SYM_INLINE + SYM_PIECE - 1) / SYM_PIECE; q < end; q++)
+		__builtin_prefetch(q);
 	memcpy(in, l->w, SYM_INLINE);
 	for (size_t o = SYM_INLINE; o < n; o += SYM_PIECE, p++) {
 		if (atomic_load_explicit(&p->tick, memory_order_acquire) != tick)
