@@ -50,6 +50,18 @@ check bell 0
 for mutant in 1 2 3; do
 	check bell 1 -DMUTANT=$mutant
 done
+for scene in 1 2 3; do
+	check wait 0 -DSCENE=$scene
+done
+for mutant in 1 2 3 4 5 6 7 8; do
+	check wait 1 -DSCENE=1 -DMUTANT=$mutant
+done
+for mutant in 9 10; do
+	check wait 1 -DSCENE=2 -DMUTANT=$mutant
+done
+for mutant in 11 12 13; do
+	check wait 1 -DSCENE=3 -DMUTANT=$mutant
+done
 check rest 0
 for mutant in 1 2 3 4; do
 	check rest 1 -DMUTANT=$mutant

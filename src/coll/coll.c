@@ -163,7 +163,7 @@ struct err *coll_permute_by(struct coll *c, uint32_t site, uint8_t a, int from, 
 	if (q.algo == COLL_direct && in_place)
 		q.algo = COLL_rotate;
 	for (int k = 0; k < (cycle ? cycle->n : 0); k++)      /* of several hosts: all of them see it */
-		if (!sym_direct(c->ep, cycle->pe[k]))
+		if (!sym_maps(c->ep, cycle->pe[k]))
 			cycle = NULL;
 	if (q.algo == COLL_rotate && !cycle)
 		q.algo = COLL_direct;

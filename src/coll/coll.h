@@ -156,16 +156,16 @@ struct err *coll_wait(struct coll_cx *cx, struct coll_loan *l, int but);
 /* Collectives of programs that are begun, and go on while the thread that owns the endpoint does something else, one after the other.
  * Between launches a lane is empty.  Before the same thread runs any other collective of the PE it finishes those of the lane. */
 struct coll_lane;
-/* ptr: as of coll_run; it and what it shows stay until the job is done.  what: comes back with its error. */
-struct coll_job { struct coll_cx cx; const struct prog_coll *c; uint32_t site; char *const *ptr; bool in_place; const void *what; };
+/* ptr: as of coll_run; it and what it shows stay until the task is done.  what: comes back with its error. */
+struct coll_task { struct coll_cx cx; const struct prog_coll *c; uint32_t site; char *const *ptr; bool in_place; const void *what; };
 enum { COLL_FLIGHT = 64 };    /* under way at most; one more waits for the first */
 struct err *coll_lane_new(struct coll *c, struct coll_lane **out);    /* owned */
 void coll_lane_free(struct coll_lane *l);                             /* what is under way never ends; NULL is fine */
-void coll_begin(struct coll_lane *l, const struct coll_job *j);       /* does what can be done without a wait */
+void coll_begin(struct coll_lane *l, const struct coll_task *j);       /* does what can be done without a wait */
 /* Go on with what is under way, as far as that takes no wait; from time to time, between pieces of other work.  What was looked at less
  * than a microsecond ago is left alone. */
 void coll_look(struct coll_lane *l);
-uint64_t coll_begun(const struct coll_lane *l);                       /* jobs so far, of all launches */
+uint64_t coll_begun(const struct coll_lane *l);                       /* tasks so far, of all launches */
 bool coll_flying(const struct coll_lane *l);                          /* is any of them not done? */
 /* Wait until the first n are done.  After a failure none of those that follow is begun; when the launch is to be aborted (struct
  * sym_launch: stop) all end soon. */
@@ -174,7 +174,7 @@ void coll_finish(struct coll_lane *l, uint64_t n);
 void coll_stay(struct coll_lane *l, bool (*back)(void *user), void *user);
 /* The first error since the last call, owned, and what it came of; NULL: none. */
 struct err *coll_lane_error(struct coll_lane *l, const void **what);
-/* From now on ended(user, what, t0, t1) is called at the end of each job, on its stack: when it was begun and when it ended, ns. */
+/* From now on ended(user, what, t0, t1) is called at the end of each task, on its stack: when it was begun and when it ended, ns. */
 void coll_lane_watch(struct coll_lane *l, void (*ended)(void *user, const void *what, uint64_t t0, uint64_t t1), void *user);
 
 #endif

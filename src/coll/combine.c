@@ -132,14 +132,14 @@ static void combine_far(const struct acc *a, struct sym_ep *ep, const struct whe
 		int64_t next = o + piece;
 		int h = (int)(next / piece) & 1, far = 0;
 		for (int k = 0; k < n && next < bytes; k++)
-			if (!w[k].p && !sym_direct(ep, w[k].pe))
+			if (!w[k].p && !sym_maps(ep, w[k].pe))
 				sym_get_nb(ep, w[k].pe, room + (h * nfar + far++) * piece, w[k].off + (size_t)(off + next), (size_t)MIN(piece, bytes - next), &left[h]);
 		if (o < 0)
 			continue;
 		sym_get_wait(ep, &left[!h]);
 		far = 0;
 		for (int k = 0; k < n; k++)
-			here[k] = !w[k].p && !sym_direct(ep, w[k].pe) ? (struct where){ room + (!h * nfar + far++) * piece - (off + o), -1, 0 } : w[k];
+			here[k] = !w[k].p && !sym_maps(ep, w[k].pe) ? (struct where){ room + (!h * nfar + far++) * piece - (off + o), -1, 0 } : w[k];
 		acc_more(a, ep, NULL, here, n, off + o, MIN(piece, bytes - o), NULL, dst + o);
 	}
 }
@@ -150,7 +150,7 @@ void acc_all(const struct acc *a, struct sym_ep *ep, const struct where *w, int 
 	int nfar = 0;
 
 	for (int k = 0; k < n; k++)
-		nfar += !w[k].p && !sym_direct(ep, w[k].pe);
+		nfar += !w[k].p && !sym_maps(ep, w[k].pe);
 	bool far = nfar && bytes > PIECE;
 	struct err *none = far ? keep(&a->c->fetched, (size_t)(2 * nfar * piece)) : NULL;
 	if (far && !none)

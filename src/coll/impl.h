@@ -155,7 +155,7 @@ struct err *grant_end(const struct call *q, struct loan *l, void *y, int64_t n, 
 struct strided { char *p; int64_t inner, step; };
 static inline struct strided dense(const void *p, int64_t n) { return (struct strided){ (char *)(uintptr_t)p, n, n }; }
 /* n bytes from byte si of src (whose rows lie in pe's heap at off, or at its p if pe < 0) to byte di of dst. */
-void stream(struct sym_ep *ep, struct strided dst, int64_t di, int pe, size_t off, struct strided src, int64_t si, int64_t n);
+void copy_strided(struct sym_ep *ep, struct strided dst, int64_t di, int pe, size_t off, struct strided src, int64_t si, int64_t n);
 
 /* What goes through the staging ring, or windows, or slots: bytes for each member, the same for all (each false) or
  * not.  fill writes bytes [o, o + n) of what goes to rank j; take gets those of all the others at once (by rank,

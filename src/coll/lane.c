@@ -15,32 +15,32 @@ enum { STACK = 1 << 20, LOOK_NS = 500 };
 struct coll_lane {
 	struct coll *c;
 	struct fiber *fiber;
-	uint64_t begun, done, want;       /* jobs; how many must be done before the thread goes on: all others may wait */
+	uint64_t begun, done, want;       /* tasks; how many must be done before the thread goes on: all others may wait */
 	uint64_t looked;                  /* when it was entered last, ns */
 	bool (*back)(void *user);         /* the thread wants to go on; NULL: it does not say so */
 	void *back_user;
-	struct err *err;                  /* of a job: those after it are not done */
+	struct err *err;                  /* of a task: those after it are not done */
 	const void *failed;
 	void (*ended)(void *user, const void *what, uint64_t t0, uint64_t t1);
 	void *user;
 	uint64_t since[COLL_FLIGHT];      /* begun, where somebody asks */
-	struct coll_job job[COLL_FLIGHT];
+	struct coll_task task[COLL_FLIGHT];
 };
 
 static struct err *run(void *v)
 {
-	const struct coll_job *j = v;
+	const struct coll_task *j = v;
 
 	return coll_run((struct coll_cx *)(uintptr_t)&j->cx, j->c, j->site, j->ptr, j->in_place, NULL);
 }
 
-/* The fiber: jobs one after the other. */
-static void jobs(void *v)
+/* The fiber: tasks one after the other. */
+static void tasks(void *v)
 {
 	struct coll_lane *l = v;
 
 	for (;;) {
-		struct coll_job *j = &l->job[l->done % COLL_FLIGHT];
+		struct coll_task *j = &l->task[l->done % COLL_FLIGHT];
 		if (!l->err && (l->err = mem_guard(run, j, false)))
 			l->failed = j->what;
 		if (l->ended)
@@ -76,7 +76,7 @@ struct err *coll_lane_new(struct coll *c, struct coll_lane **out)
 
 	if (!e) {
 		*l = (struct coll_lane){ .c = c };
-		e = fiber_new(STACK, jobs, l, &l->fiber);
+		e = fiber_new(STACK, tasks, l, &l->fiber);
 	}
 	if (e)
 		free(l);
@@ -96,13 +96,13 @@ void coll_lane_free(struct coll_lane *l)
 uint64_t coll_begun(const struct coll_lane *l) { return l->begun; }
 bool coll_flying(const struct coll_lane *l) { return l->done < l->begun; }
 
-void coll_begin(struct coll_lane *l, const struct coll_job *j)
+void coll_begin(struct coll_lane *l, const struct coll_task *j)
 {
 	if (l->begun - l->done == COLL_FLIGHT)
 		coll_finish(l, l->done + 1);
 	if (l->ended)
 		l->since[l->begun % COLL_FLIGHT] = clock_ns();
-	l->job[l->begun++ % COLL_FLIGHT] = *j;
+	l->task[l->begun++ % COLL_FLIGHT] = *j;
 	if (l->begun - l->done == 1)
 		enter(l);
 }

@@ -380,7 +380,7 @@ static void spread(const struct spread *u, int j, const char *p, int64_t o, int6
 	for (int i = 0; i < m->n; i++) {
 		int k = rank_after(m, i);
 		char *y = k == m->me ? u->y : (char *)(uintptr_t)sym_at(m->ep, m->pe[k], u->to[k], (size_t)u->b->ny, NULL);
-		stream(m->ep, (struct strided){ y + j * u->b->place, u->b->to.inner, u->b->to.step }, o, -1, 0, dense(p, n), 0, n);
+		copy_strided(m->ep, (struct strided){ y + j * u->b->place, u->b->to.inner, u->b->to.step }, o, -1, 0, dense(p, n), 0, n);
 	}
 }
 

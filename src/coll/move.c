@@ -15,7 +15,7 @@ static void blocks_fill(void *v, int j, int64_t o, int64_t n, char *to)
 {
 	struct moving *u = v;
 
-	stream(u->q->ep, dense(to, n), 0, -1, 0, from_of(u->b, j), o, n);
+	copy_strided(u->q->ep, dense(to, n), 0, -1, 0, from_of(u->b, j), o, n);
 }
 
 static void blocks_take(void *v, const struct where *w, int64_t at, int64_t o, int64_t n)
@@ -24,7 +24,7 @@ static void blocks_take(void *v, const struct where *w, int64_t at, int64_t o, i
 
 	for (int k = 1; k < u->q->n; k++) {
 		int j = rank_after(u->q, k);
-		stream(u->q->ep, to_of(u->b, j), o, w[j].p ? -1 : w[j].pe, w[j].off, dense(w[j].p, at + n), at, n);
+		copy_strided(u->q->ep, to_of(u->b, j), o, w[j].p ? -1 : w[j].pe, w[j].off, dense(w[j].p, at + n), at, n);
 	}
 }
 
@@ -38,7 +38,7 @@ static struct err *blocks_direct(const struct call *q, const struct blocks *b)
 	TRY_GOTO(e, loan_exchange(q, b->n, l.off, 0, at, NULL), out);
 	for (int k = 1; k < q->n; k++) {
 		int j = rank_after(q, k);
-		stream(q->ep, to_of(b, j), 0, q->pe[j], at[j] + (size_t)(q->me * b->send), (struct strided){ NULL, b->from.inner, b->from.step }, 0, b->n);
+		copy_strided(q->ep, to_of(b, j), 0, q->pe[j], at[j] + (size_t)(q->me * b->send), (struct strided){ NULL, b->from.inner, b->from.step }, 0, b->n);
 	}
 	e = ready_all(q);
 out:
@@ -91,7 +91,7 @@ static struct err *gather_ring(const struct call *q, const struct blocks *b)
 		int j = rank_after(q, q->n - 1 - s);
 		TRY_GOTO(e, sym_tell(q->ep, above, q->site, SYM_LEND, l.off, (size_t)b->ny), out);
 		TRY_GOTO(e, recv_bytes(q, below, SYM_LEND, b->ny, &m), out);
-		stream(q->ep, to_of(&z, j), 0, below, m.off + (size_t)(j * b->place), (struct strided){ NULL, b->to.inner, b->to.step }, 0, b->n);
+		copy_strided(q->ep, to_of(&z, j), 0, below, m.off + (size_t)(j * b->place), (struct strided){ NULL, b->to.inner, b->to.step }, 0, b->n);
 		sym_return(q->ep, below, true);
 	}
 	e = sym_settle(q->ep, &above, 1);
@@ -113,7 +113,7 @@ static struct err *blocks_doubling(const struct call *q, const struct blocks *b)
 		TRY(gather_doubling(q, b->x + o, n, all));
 		for (int k = 1; k < q->n; k++) {
 			int j = rank_after(q, k);
-			stream(q->ep, to_of(b, j), o, -1, 0, dense(all + j * n, n), 0, n);
+			copy_strided(q->ep, to_of(b, j), o, -1, 0, dense(all + j * n, n), 0, n);
 		}
 	}
 	return NULL;
@@ -140,7 +140,7 @@ struct err *move_blocks(const struct call *q, const struct blocks *b)
 	}
 	if (q->algo == COLL_levels)
 		return levels_gather(q, b);
-	stream(q->ep, to_of(b, q->me), 0, -1, 0, from_of(b, q->me), 0, b->n);
+	copy_strided(q->ep, to_of(b, q->me), 0, -1, 0, from_of(b, q->me), 0, b->n);
 	switch (q->algo) {
 	case COLL_slot: return flow_slot(q, &f);
 	case COLL_mpi: return mpi_flow(q, &f);

@@ -90,7 +90,7 @@ static struct err *all_two_shot(const struct call *q, const struct acc *a, const
 	struct err *e;
 
 	for (int k = 0; k < q->n; k++)
-		near &= sym_direct(q->ep, q->pe[k]);
+		near &= sym_maps(q->ep, q->pe[k]);
 	bool stage = near && !in_rounds(q);
 	if (!stage || here) {
 		TRY_GOTO(e, loan_make(q, x, n, false, &l), out);
@@ -463,7 +463,7 @@ static void part_fill(void *v, int j, int64_t o, int64_t n, char *to)
 {
 	struct part *u = v;
 
-	stream(u->q->ep, dense(to, n), 0, -1, 0, (struct strided){ (char *)(uintptr_t)u->x + j * u->inner, u->inner, u->step }, o, n);
+	copy_strided(u->q->ep, dense(to, n), 0, -1, 0, (struct strided){ (char *)(uintptr_t)u->x + j * u->inner, u->inner, u->step }, o, n);
 }
 
 static void part_take(void *v, const struct where *w, int64_t at, int64_t o, int64_t n)
@@ -493,7 +493,7 @@ static struct err *part_loan(const struct call *q, const struct acc *a, int64_t 
 	TRY_GOTO(e, loan_exchange(q, n, l.off, 0, at, NULL), out);
 	for (int k = 0; k < q->n; k++) {
 		w[k] = (struct where){ NULL, q->pe[k], at[k] };
-		parts &= sym_direct(q->ep, q->pe[k]);
+		parts &= sym_maps(q->ep, q->pe[k]);
 	}
 	for (int64_t o = 0; o < outer && !parts; o++)
 		acc_all(a, q->ep, w, q->n, o * inner * q->n + q->me * inner, y + o * inner, inner);

@@ -56,7 +56,7 @@ struct err *grant_end(const struct call *q, struct loan *l, void *y, int64_t n, 
 	return e;
 }
 
-void stream(struct sym_ep *ep, struct strided dst, int64_t di, int pe, size_t off, struct strided src, int64_t si, int64_t n)
+void copy_strided(struct sym_ep *ep, struct strided dst, int64_t di, int pe, size_t off, struct strided src, int64_t si, int64_t n)
 {
 	_Atomic uint32_t left = 0;
 
@@ -218,7 +218,7 @@ struct err *flow_stage(const struct call *q, const struct flow *f)
 	int to = nto(q, f), from = nfrom(q, f);
 	int64_t each = f->each ? MAX(q->n - 1, 1) : 1, piece = piece_of(q, f), taken = 0;
 
-	if (to == 1 && from == 1 && q->pe[to_rank(q, f, 0)] == q->pe[from_rank(q, f, 0)] && sym_direct(q->ep, q->pe[to_rank(q, f, 0)]))
+	if (to == 1 && from == 1 && q->pe[to_rank(q, f, 0)] == q->pe[from_rank(q, f, 0)] && sym_maps(q->ep, q->pe[to_rank(q, f, 0)]))
 		return flow_swap(q, f, q->pe[to_rank(q, f, 0)]);
 	TRY(ring_make(c, MIN(piece, (f->bytes + 63) & ~(int64_t)63) * each));
 	char *base = sym_ep_base(c->ep) + c->ring->off;
@@ -272,7 +272,7 @@ struct err *flow_slot(const struct call *q, const struct flow *f)
 		}
 		for (int k = 0; k < to; k++) {
 			int j = to_rank(q, f, k);
-			if (f->from_here && (n <= SYM_SHORT || !sym_direct(q->ep, q->pe[j]))) {
+			if (f->from_here && (n <= SYM_SHORT || !sym_maps(q->ep, q->pe[j]))) {
 				TRY(sym_slot_put(q->ep, q->pe[j], q->site, f->from_here + j * f->apart + o, (size_t)n));
 				continue;
 			}

@@ -786,16 +786,16 @@ static void kernel(struct em *e)
 	for (int v = 0; v < GEN_NV; v++)
 		e->var[v] = em_ki(e->i64, 0);
 
-	if (s->stream) {
+	if (s->past) {
 		/* two versions: addresses of results decide */
 		LV any = em_ki(e->i64, 0);
 		for (int i = (int)s->fn->nparam; i < nptr; i++)
 			any = LLVMBuildOr(e->b, any, LLVMBuildPtrToInt(e->b, e->bufp[i], e->i64, ""), "");
 		any = LLVMBuildAnd(e->b, any, em_ki(e->i64, e->t->line - 1), "");
 		LV lines = LLVMBuildICmp(e->b, LLVMIntEQ, any, em_ki(e->i64, 0), "");
-		e->stream = true;
+		e->past = true;
 		all_tiles(e, e->t0, e->t1, LLVMBuildAnd(e->b, lines, LLVMBuildICmp(e->b, LLVMIntSLT, e->t0, e->t1, ""), ""));
-		e->stream = false;
+		e->past = false;
 		all_tiles(e, e->t0, e->t1, LLVMBuildAnd(e->b, LLVMBuildNot(e->b, lines, ""), LLVMBuildICmp(e->b, LLVMIntSLT, e->t0, e->t1, ""), ""));
 		e->code->fence(e);
 	} else {

@@ -55,7 +55,7 @@ struct em {
 	bool inner;              /* the lane is an inner variable */
 	struct em_scope scope[GEN_NV + 8];
 	int nscope, cur;         /* cur: scope that code goes to now */
-	bool stream;             /* full vectors of results go past the caches; base addresses are whole cache lines */
+	bool past;               /* full vectors of results go past the caches; base addresses are whole cache lines */
 	LV *kept[64];            /* per nest of this body: the buffers of its kept nodes */
 	const struct gen_nest *nest;
 	const struct gen_body *body;

@@ -423,7 +423,7 @@ void em_store(struct em *e, const struct gen_store *st)
 		if (!e->rem) {
 			LV w = LLVMBuildStore(e->b, x, p);
 			LLVMSetAlignment(w, size);
-			if (e->stream && whole_lines(e, l, size))
+			if (e->past && whole_lines(e, l, size))
 				past_caches(e, w);
 			return;
 		}

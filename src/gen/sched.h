@@ -104,7 +104,7 @@ struct gen_sched {
 	struct gen_lin *lin; uint32_t nlin;
 	struct gen_buf *buf; int nbuf;        /* parameters, results, constants */
 	bool wide;                        /* 64-bit elements occur */
-	bool stream;                      /* results are written past the caches */
+	bool past;                        /* results are written past the caches */
 	int64_t bytes;
 	int64_t *under;                   /* per operand: bit r: it is only read at the element of result r that the same turn of the
 	                                   * same nest writes next, so the two may be one array */

@@ -747,5 +747,5 @@ void gen_shape(struct arena *a, struct gen_sched *s)
 		written += s->buf[b].result ? s->buf[b].count * dtype_info[s->buf[b].dtype].bytes : 0;
 	}
 	/* too much for the caches: results need not pass through them */
-	s->stream = t->stream && s->bytes >= t->stream && written >= t->stream / 4;
+	s->past = t->past && s->bytes >= t->past && written >= t->past / 4;
 }

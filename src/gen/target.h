@@ -31,7 +31,7 @@ struct gen_target {
 	int64_t chunk;              /* elements: so many of a few operands stay in the first cache */
 	int64_t kept;               /* bytes of dear values that are kept from one nest to the next */
 	int64_t across;             /* turns of a block of loads that is transposed; a multiple of all of transpose */
-	int64_t stream;             /* bytes: the results of a kernel that moves so many go past the caches; 0: never */
+	int64_t past;               /* bytes: the results of a kernel that moves so many go past the caches; 0: never */
 	int ahead, ahead_from;      /* a loop whose turns lie ahead_from bytes or more apart fetches so many turns ahead; 0: none */
 
 	/* work */

@@ -291,7 +291,7 @@ void *rt_buffer_host_ptr(struct rt_buffer *b)
 {
 	lock(b);
 	struct store *s = shown(b);
-	void *p = !s || !s->addr ? NULL : s->mem ? s->host : s->dev->ops->direct ? (void *)(uintptr_t)s->addr : NULL;
+	void *p = !s || !s->addr ? NULL : s->mem ? s->host : s->dev->ops->plain ? (void *)(uintptr_t)s->addr : NULL;
 	unlock(b);
 	return p;
 }
@@ -404,12 +404,12 @@ struct err *rt_buffer_from_host(struct rt_device *d, int mem, const struct rt_sh
 		step[k] = from[at];
 		dense &= s->dim[at] == 1 || from[at] == to[at];
 	}
-	bool direct = st->mem || d->ops->direct;
-	char *tmp = dense || direct ? NULL : malloc(n);
-	struct err *e = !dense && !direct && !tmp ? no_room(n) : NULL;
+	bool plain = st->mem || d->ops->plain;
+	char *tmp = dense || plain ? NULL : malloc(n);
+	struct err *e = !dense && !plain && !tmp ? no_room(n) : NULL;
 	if (!dense && !e)
-		e = gather(direct ? store_enter(st) : tmp, data, elem, s->rank, dim, step);
-	if (!e && (dense || !direct))
+		e = gather(plain ? store_enter(st) : tmp, data, elem, s->rank, dim, step);
+	if (!e && (dense || !plain))
 		store_upload(st, 0, dense ? data : tmp, n);
 	free(tmp);
 	if (e)
@@ -446,19 +446,19 @@ struct copy {
 static struct err *read_as(struct store *src, const struct rt_shape *s, const struct layout *as, char *to)
 {
 	int64_t from[MAX_RANK], dim[MAX_RANK], step[MAX_RANK];
-	bool direct = src->mem || src->dev->ops->direct;
-	char *tmp = direct ? NULL : malloc(src->bytes);
+	bool plain = src->mem || src->dev->ops->plain;
+	char *tmp = plain ? NULL : malloc(src->bytes);
 
-	if (!direct && !tmp)
+	if (!plain && !tmp)
 		return no_room(src->bytes);
-	if (!direct)
+	if (!plain)
 		store_download(src, 0, tmp, src->bytes);
 	rt_shape_strides(s, from);
 	for (int k = 0; k < s->rank; k++) {
 		dim[k] = s->dim[lies(as, s->rank, k)];
 		step[k] = from[lies(as, s->rank, k)];
 	}
-	struct err *e = src->bytes ? gather(to, direct ? store_enter(src) : tmp, dtype_info[s->dtype].bytes, s->rank, dim, step) : NULL;
+	struct err *e = src->bytes ? gather(to, plain ? store_enter(src) : tmp, dtype_info[s->dtype].bytes, s->rank, dim, step) : NULL;
 	free(tmp);
 	return e;
 }

@@ -154,8 +154,8 @@ void rt_client_stop(struct rt_client *c)
 	relief_close(c);
 	for (int i = 0; i < c->ndev && c->dev; i++) {
 		struct rt_device *d = &c->dev[i];
-		atomic_fetch_add(&d->jobbell, 1);
-		sym_wake(&d->jobbell, INT32_MAX);
+		atomic_fetch_add(&d->tilebell, 1);
+		sym_wake(&d->tilebell, INT32_MAX);
 		for (int k = 0; k < d->nworker; k++)
 			if (d->worker[k].started) {
 				pthread_join(d->worker[k].thread, NULL);

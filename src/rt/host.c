@@ -76,7 +76,7 @@ struct err *custom_run(struct frame *f, struct custom *x, char *const *ptr)
 	struct rt_custom_call call = { c, f->pos, f->d, f->launch_id, (void *const *)ptr, (void *const *)ptr + c->nin };
 	/* Memory that the host cannot touch is copied there and back. */
 	void **tmp = NULL;
-	if (!f->d->ops->direct) {
+	if (!f->d->ops->plain) {
 		tmp = calloc((size_t)MAX(n, 1), sizeof *tmp);
 		for (int i = 0; i < n; i++) {
 			size_t bytes = (size_t)prog_view_bytes(&c->v[i]);

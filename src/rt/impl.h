@@ -35,7 +35,7 @@ struct store {
  * dereferenced, and only by code that runs on the device. */
 struct rt_device_ops {
 	const char *name;
-	bool direct;                  /* host code may dereference addresses as they are */
+	bool plain;                   /* host code may dereference addresses as they are */
 	struct err *(*alloc)(struct rt_device *d, struct store *s, const char *what, int index);
 	void (*free)(struct rt_device *d, struct store *s);
 	void (*upload)(struct rt_device *d, rt_addr dst, const void *src, size_t n);
@@ -48,7 +48,7 @@ const struct rt_device_ops *rt_device_ops_find(const char *name);      /* NULL i
 struct launch; struct kernel;
 
 /* A kernel under way: whoever has time takes tiles.  seq is odd while it is open. */
-struct job {
+struct tiles {
 	_Alignas(64) _Atomic uint32_t seq;
 	_Alignas(64) _Atomic int users;
 	_Alignas(64) _Atomic int64_t next;
@@ -106,9 +106,9 @@ struct rt_device {
 	struct trace_device *trace;
 	/* workers */
 	int nworker; struct worker *worker;
-	_Alignas(64) _Atomic uint32_t jobbell;
-	_Atomic int jobasleep;
-	struct job job;
+	_Alignas(64) _Atomic uint32_t tilebell;
+	_Atomic int tileasleep;
+	struct tiles tiles;
 };
 
 struct side;                      /* one copy on a side lane */
@@ -571,9 +571,9 @@ void *worker_main(void *worker);
 void device_pin(struct rt_device *d, int k);
 /* Run kernel k over all its tiles, with the device's workers.  lane, if not NULL: this thread looks at it between slices. */
 void pool_run(struct rt_device *d, const struct kernel *k, char *const *ptr, char *scratch, struct coll_lane *lane);
-/* Take a claim of tiles of a job of another device of d's client; false if there is none. */
+/* Take a claim of tiles of another device of d's client; false if there is none. */
 bool pool_help_others(struct rt_device *d);
-/* Take tiles of d's job, at most max claims; false if there were none, or as many threads at work as have scratch. */
+/* Take tiles of d, at most max claims; false if there were none, or as many threads at work as have scratch. */
 bool pool_help(struct rt_device *d, int max);
 
 /* --- guest.c ------------------------------------------------------------------- */

@@ -1,13 +1,13 @@
 /* Workers of a device: tiles of one kernel at a time, claimed by fetch-and-add.
  *
- * The walker opens the job, takes tiles itself, closes it and waits until nobody is inside.  Whoever has time
- * (a worker, or another device's walker that waits for a message) enters with users, looks whether the job is
+ * The walker opens the kernel, takes tiles itself, closes it and waits until nobody is inside.  Whoever has time
+ * (a worker, or another device's walker that waits for a message) enters with users, looks whether the kernel is
  * open and leaves again: a thread that sleeps is never waited for. */
 #include "impl.h"
 
 enum { POLLS = 300, LINGER_NS = 50000 };
 
-static void tiles_take(struct job *j, int max, void *scratch, struct coll_lane *lane)
+static void tiles_take(struct tiles *j, int max, void *scratch, struct coll_lane *lane)
 {
 	const struct kernel *k = j->k;
 
@@ -25,7 +25,7 @@ static void tiles_take(struct job *j, int max, void *scratch, struct coll_lane *
 }
 
 /* A place for one more thread; -1: none is free.  What needs no scratch needs none. */
-static int place_take(struct job *j)
+static int place_take(struct tiles *j)
 {
 	uint64_t m = atomic_load_explicit(&j->places, memory_order_relaxed);
 
@@ -37,7 +37,7 @@ static int place_take(struct job *j)
 	return -1;
 }
 
-static void place_give(struct job *j, int i)
+static void place_give(struct tiles *j, int i)
 {
 	if (i)
 		atomic_fetch_or_explicit(&j->places, (uint64_t)1 << i, memory_order_release);
@@ -45,7 +45,7 @@ static void place_give(struct job *j, int i)
 
 bool pool_help(struct rt_device *d, int max)
 {
-	struct job *j = &d->job;
+	struct tiles *j = &d->tiles;
 	bool did = false;
 
 	if (!(atomic_load(&j->seq) & 1))
@@ -109,7 +109,7 @@ static void call_idle(struct rt_device *d)
 
 void pool_run(struct rt_device *d, const struct kernel *k, char *const *ptr, char *scratch, struct coll_lane *lane)
 {
-	struct job *j = &d->job;
+	struct tiles *j = &d->tiles;
 
 	for (int phase = 0; phase < k->phases; phase++) {
 		j->k = k;
@@ -122,9 +122,9 @@ void pool_run(struct rt_device *d, const struct kernel *k, char *const *ptr, cha
 		atomic_store_explicit(&j->next, 0, memory_order_relaxed);
 		atomic_fetch_add(&j->seq, 1);
 		if (d->nworker) {
-			atomic_fetch_add(&d->jobbell, 1);
-			if (atomic_load(&d->jobasleep))
-				sym_wake(&d->jobbell, INT32_MAX);
+			atomic_fetch_add(&d->tilebell, 1);
+			if (atomic_load(&d->tileasleep))
+				sym_wake(&d->tilebell, INT32_MAX);
 		}
 		if (k->wakes && (atomic_load(&d->c->idle) || sym_resting()))
 			call_idle(d);
@@ -166,20 +166,20 @@ void *worker_main(void *v)
 	cpu_set_ftz();
 	device_pin(d, 1 + (int)(w - d->worker));
 	while (!atomic_load(&c->stop)) {
-		uint32_t seen = atomic_load(&d->jobbell);
+		uint32_t seen = atomic_load(&d->tilebell);
 		if (pool_help(d, INT32_MAX))
 			continue;
 		/* The next kernel of a program follows at once; the next program may need this core for its caller. */
-		for (int i = 0; i < MIN(c->spins, POLLS) && atomic_load_explicit(&d->jobbell, memory_order_relaxed) == seen; i++)
+		for (int i = 0; i < MIN(c->spins, POLLS) && atomic_load_explicit(&d->tilebell, memory_order_relaxed) == seen; i++)
 			sym_pause();
-		for (uint64_t t = clock_ns(); atomic_load_explicit(&d->jobbell, memory_order_relaxed) == seen && clock_ns() - t < LINGER_NS && sym_give_way();)
+		for (uint64_t t = clock_ns(); atomic_load_explicit(&d->tilebell, memory_order_relaxed) == seen && clock_ns() - t < LINGER_NS && sym_give_way();)
 			;
-		if (atomic_load(&d->jobbell) != seen)
+		if (atomic_load(&d->tilebell) != seen)
 			continue;
-		atomic_fetch_add(&d->jobasleep, 1);
-		while (atomic_load(&d->jobbell) == seen && !atomic_load(&c->stop))
-			sym_sleep(&d->jobbell, seen, -1);
-		atomic_fetch_sub(&d->jobasleep, 1);
+		atomic_fetch_add(&d->tileasleep, 1);
+		while (atomic_load(&d->tilebell) == seen && !atomic_load(&c->stop))
+			sym_sleep(&d->tilebell, seen, -1);
+		atomic_fetch_sub(&d->tileasleep, 1);
 	}
 	return NULL;
 }

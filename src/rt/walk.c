@@ -66,7 +66,7 @@ static void kernel(struct frame *f, const struct kernel *k, bool split)
 
 	if (k->shared)
 		ptr[k->k->nin + k->k->nout] = f->work;
-	if (split && !f->solo && (k->wakes || !atomic_load_explicit(&f->d->jobasleep, memory_order_relaxed)))
+	if (split && !f->solo && (k->wakes || !atomic_load_explicit(&f->d->tileasleep, memory_order_relaxed)))
 		pool_run(f->d, k, ptr, scratch, f->lane);
 	else if (k->code)
 		code(f, k);
@@ -375,7 +375,7 @@ static bool run(struct frame *f, const struct ins *i)
 			char **at = f->c->flown + i->block;
 			for (uint32_t n = 0; n < i->nopnd; n++)
 				at[n] = opnd_at(&o[n], base, reg);
-			coll_begin(f->lane, &(struct coll_job){ f->coll, c, (uint32_t)i->imm, at, i->r0, i });
+			coll_begin(f->lane, &(struct coll_task){ f->coll, c, (uint32_t)i->imm, at, i->r0, i });
 			if (c->kind == COLL_permute)
 				moved(f, c, false);
 			continue;

@@ -20,7 +20,7 @@ void sym_get(struct sym_ep *ep, int pe, void *dst, size_t off, size_t n)
 {
 	const struct sym_peer *p = &ep->world->peer[pe];
 
-	if (p->direct)
+	if (p->mapped)
 		copy_shared(COPY_MESSAGE, dst, p->base + off, n);
 	else
 		VIA(ep, ep->world->tr->get(ep->world, ep->pe, pe, dst, off, n));
@@ -30,7 +30,7 @@ void sym_get_nb(struct sym_ep *ep, int pe, void *dst, size_t off, size_t n, _Ato
 {
 	const struct sym_peer *p = &ep->world->peer[pe];
 
-	if (p->direct) {
+	if (p->mapped) {
 		copy_shared(COPY_MESSAGE, dst, p->base + off, n);
 		return;
 	}
@@ -49,7 +49,7 @@ const void *sym_at(struct sym_ep *ep, int pe, size_t off, size_t n, void *buf)
 {
 	const struct sym_peer *p = &ep->world->peer[pe];
 
-	if (p->direct)
+	if (p->mapped)
 		return p->base + off;
 	VIA(ep, ep->world->tr->get(ep->world, ep->pe, pe, buf, off, n));
 	return buf;
@@ -63,7 +63,7 @@ int sym_whose(const struct sym_ep *ep, const void *p, size_t *off)
 		int pe = (ep->pe + k) % w->npe;
 		const struct sym_region *r = sym_local(w, pe) ? &w->region : &w->process[w->peer[pe].proc].region;
 		*off = (uintptr_t)p - (uintptr_t)w->peer[pe].base;
-		if ((!k || w->peer[pe].direct) && *off < r->each)
+		if ((!k || w->peer[pe].mapped) && *off < r->each)
 			return pe;
 	}
 	return -1;
@@ -73,7 +73,7 @@ void sym_put(struct sym_ep *ep, int pe, size_t off, const void *src, size_t n)
 {
 	const struct sym_peer *p = &ep->world->peer[pe];
 
-	if (p->direct) {
+	if (p->mapped) {
 		copy_shared(COPY_MESSAGE, p->base + off, src, n);
 		return;
 	}
@@ -85,7 +85,7 @@ void sym_put_nb(struct sym_ep *ep, int pe, size_t off, const void *src, size_t n
 {
 	const struct sym_peer *p = &ep->world->peer[pe];
 
-	if (p->direct) {
+	if (p->mapped) {
 		copy_shared(COPY_MESSAGE, p->base + off, src, n);
 		return;
 	}
@@ -94,6 +94,6 @@ void sym_put_nb(struct sym_ep *ep, int pe, size_t off, const void *src, size_t n
 	VIA(ep, tr->put_nb(ep->world, ep->pe, pe, off, src, n, left));
 }
 
-bool sym_direct(const struct sym_ep *ep, int pe) { return ep->world->peer[pe].direct; }
+bool sym_maps(const struct sym_ep *ep, int pe) { return ep->world->peer[pe].mapped; }
 char *sym_ep_base(const struct sym_ep *ep) { return (char *)ep->me; }
 int sym_ep_pe(const struct sym_ep *ep) { return ep->pe; }

@@ -55,8 +55,8 @@ void sym_deliver(struct sym_world *w, int pe, char *at, const uint64_t *word, in
 
 void sym_lost_data(struct sym_world *w, int from, int proc)
 {
-	for (int lane = 0; lane < SYM_LANES; lane++)     /* which one asked is not known */
-		atomic_store(&w->ep[lane * w->nlocal + from - w->first].lost, proc + 1);
+	for (int which = 0; which < SYM_SEATS; which++)     /* which one asked is not known */
+		atomic_store(&w->ep[which * w->nlocal + from - w->first].lost, proc + 1);
 }
 
 static bool named(const struct sym_ep *ep, int pe)
@@ -199,8 +199,8 @@ static struct err *pieces_read(struct sym_ep *ep, int pe, uint32_t site, uint32_
 	if (!ep->in[pe])
 		ep->in[pe] = mem_lines((SYM_RING + SYM_POSTS) * sizeof *ep->in[pe]);
 	char *in = ep->in[pe][at];
-	for (size_t o = SYM_INLINE; o < n; o += SYM_PIECE)
-		__builtin_prefetch(&p[(o - SYM_INLINE) / SYM_PIECE]);
+	for (const struct sym_piece *q = p, *end = p + (n - SYM_INLINE + SYM_PIECE - 1) / SYM_PIECE; q < end; q++)
+		__builtin_prefetch(q);
 	memcpy(in, l->w, SYM_INLINE);
 	for (size_t o = SYM_INLINE; o < n; o += SYM_PIECE, p++) {
 		if (atomic_load_explicit(&p->tick, memory_order_acquire) != tick)
@@ -425,17 +425,17 @@ static struct err *post_missing(struct sym_ep *ep, int pe, uint32_t site)
 static struct err *post_exchange(struct sym_ep *ep, const int *pe, int npe, uint32_t site, const char *src, size_t n, struct sym_msg *out)
 {
 	uint64_t what = at_site(ep, site, SYM_SLOT_MSG), tick = ++ep->posts;
-	struct sym_line *l = ep_post_at(ep->me, ep->lane, tick);
+	struct sym_line *l = ep_post_at(ep->me, ep->which, tick);
 	struct err *e = NULL;
 	int who = REST;
 
 	short_fill(l, tick, what, 0, src, n);
 	if (n > SYM_INLINE)
 		pieces_fill(l, tick, src, n);
-	own_line(ep, ep_post_at(ep->me, ep->lane, tick + AHEAD));
+	own_line(ep, ep_post_at(ep->me, ep->which, tick + AHEAD));
 	for (int k = 0; k < npe; k++) {
 		struct sym_control *its = ep->to[pe[k]].control;
-		__builtin_prefetch(ep_post_at(its, ep->lane, ep_post_tick(ep, pe[k])));      /* on their way together */
+		__builtin_prefetch(ep_post_at(its, ep->which, ep_post_tick(ep, pe[k])));      /* on their way together */
 		if (pe[k] != ep->pe)
 			sym_notify_at(ep->world, pe[k], its);
 	}
@@ -446,7 +446,7 @@ static struct err *post_exchange(struct sym_ep *ep, const int *pe, int npe, uint
 	TRY(e);
 	for (int k = 0; k < npe; k++) {
 		tick = ep_post_tick(ep, pe[k]);
-		l = ep_post_at(ep->to[pe[k]].control, ep->lane, tick);
+		l = ep_post_at(ep->to[pe[k]].control, ep->which, tick);
 		if (__builtin_expect(who == REST, 0) && !ep_posted(ep, pe[k], tick))
 			return post_missing(ep, pe[k], site);
 		if (__builtin_expect(l->what != what || (l->n & ~IN_PIECES) != n, 0))
@@ -502,7 +502,7 @@ struct err *sym_exchange(struct sym_ep *ep, const int *pe, int npe, int me, uint
 		return post_exchange(ep, pe, npe, site, src, n, out);
 	TRY(pair_exchange(ep, pe, npe, me, site, src, step, n, out));
 	for (int k = 0; k < npe && posts; k++)
-		ep->post[pe[k]] = atomic_load_explicit(&ep->to[pe[k]].control->seat[ep->lane].posts, memory_order_relaxed) - ep->posts;
+		ep->post[pe[k]] = atomic_load_explicit(&ep->to[pe[k]].control->seat[ep->which].posts, memory_order_relaxed) - ep->posts;
 	ep->met |= posts;
 	return NULL;
 }
@@ -637,7 +637,7 @@ void sym_begin(struct sym_ep *ep, const struct sym_launch *l)
 	}
 	ep->l = *l;
 	atomic_store_explicit(&ep->lost, 0, memory_order_relaxed);
-	_Atomic uint64_t *with = (_Atomic uint64_t *)(void *)((char *)ep->me + sym_with_off(ep->world->npe, ep->lane));
+	_Atomic uint64_t *with = (_Atomic uint64_t *)(void *)((char *)ep->me + sym_with_off(ep->world->npe, ep->which));
 	for (size_t k = 0; k < sym_with_words(ep->world->npe); k++)
 		atomic_store_explicit(&with[k], 0, memory_order_relaxed);
 	for (int i = 0; i < l->npeer; i++) {
@@ -672,7 +672,7 @@ static void tell_why(struct sym_ep *ep, int pe)
 	const struct sym_transport *tr = ep->world->tr;
 	_Atomic uint32_t left = 1;
 
-	if (ep->world->peer[pe].direct || CHAN_LOAD(&ep->chan[pe].ret->closed) < ep->swap[pe].failed)
+	if (ep->world->peer[pe].mapped || CHAN_LOAD(&ep->chan[pe].ret->closed) < ep->swap[pe].failed)
 		return;
 	VIA(ep, tr->put_nb(ep->world, ep->pe, pe, FROM_ME(ep, why), ep->seat->why, strlen(ep->seat->why) + 1, &left));
 	tr->forget(ep->world, &left);     /* who leaves does not wait */

@@ -7,7 +7,7 @@
 #include "impl.h"
 
 /* Where the peers of an endpoint show something, in their control zones. */
-#define SEAT(ep, field) (offsetof(struct sym_control, seat) + (size_t)(ep)->lane * sizeof(struct sym_seat) + offsetof(struct sym_seat, field))
+#define SEAT(ep, field) (offsetof(struct sym_control, seat) + (size_t)(ep)->which * sizeof(struct sym_seat) + offsetof(struct sym_seat, field))
 
 /* What this PE writes in the control zone of another. */
 #define FROM_ME(ep, field) ((ep)->mine + offsetof(struct sym_from, field))
@@ -39,7 +39,7 @@ static inline bool ep_beside(const struct sym_ep *ep, int pe)
 {
 	const struct sym_control *its = ep->to[pe].control;
 
-	return its && atomic_load_explicit(&its->cpu[ep->lane], memory_order_relaxed) == ep->cpu;
+	return its && atomic_load_explicit(&its->cpu[ep->which], memory_order_relaxed) == ep->cpu;
 }
 
 static inline void ep_show_cpu(struct sym_ep *ep)
@@ -47,28 +47,28 @@ static inline void ep_show_cpu(struct sym_ep *ep)
 	int cpu = sched_getcpu() + 1;
 
 	if (cpu != ep->cpu)
-		atomic_store_explicit(&ep->me->cpu[ep->lane], ep->cpu = cpu, memory_order_relaxed);
+		atomic_store_explicit(&ep->me->cpu[ep->which], ep->cpu = cpu, memory_order_relaxed);
 }
 
 static inline void ep_word(struct sym_ep *ep, int pe, size_t off, uint64_t v)
 {
 	const struct sym_peer *p = &ep->world->peer[pe];
 
-	if (p->direct) {
+	if (p->mapped) {
 		atomic_store_explicit((_Atomic uint64_t *)(p->base + off), v, memory_order_release);
 		sym_notify(ep->world, pe);
 	} else
 		VIA(ep, ep->world->tr->line(ep->world, ep->pe, pe, off, &v, 1));
 }
 
-static inline struct sym_line *ep_post_at(struct sym_control *c, int lane, uint64_t tick) { return &c->post[lane][tick % SYM_POSTS]; }
+static inline struct sym_line *ep_post_at(struct sym_control *c, int which, uint64_t tick) { return &c->post[which][tick % SYM_POSTS]; }
 
 /* What pe posts when this PE has made as many as now. */
 static inline uint64_t ep_post_tick(const struct sym_ep *ep, int pe) { return ep->post[pe] + ep->posts; }
 
 static inline bool ep_posted(const struct sym_ep *ep, int pe, uint64_t tick)
 {
-	return atomic_load_explicit(&ep_post_at(ep->to[pe].control, ep->lane, tick)->first, memory_order_acquire) == tick;
+	return atomic_load_explicit(&ep_post_at(ep->to[pe].control, ep->which, tick)->first, memory_order_acquire) == tick;
 }
 
 /* SYM_WAIT of an endpoint, at command site. */

@@ -22,7 +22,7 @@ static uint64_t shown(struct sym_ep *ep, int pe, size_t off)
 {
 	uint64_t v = 0;
 
-	if (ep->world->peer[pe].direct)
+	if (ep->world->peer[pe].mapped)
 		return atomic_load_explicit((_Atomic uint64_t *)(void *)(ep->world->peer[pe].base + off), memory_order_acquire);
 	VIA(ep, ep->world->tr->amo(ep->world, ep->pe, pe, SYM_FETCH, sizeof v, off, 0, 0, &v));
 	return v;
@@ -52,7 +52,7 @@ static uint64_t apart(struct sym_ep *ep, int pe)
 	uint64_t st = status_of(ep, pe);     /* all launches before this are closed there: it is in this one, or in one without this PE */
 	if (!st || st >> 32 == ep->l.prog)
 		return 0;
-	uint64_t with = shown(ep, pe, sym_with_off(ep->world->npe, ep->lane) + (size_t)ep->pe / 64 * sizeof with);
+	uint64_t with = shown(ep, pe, sym_with_off(ep->world->npe, ep->which) + (size_t)ep->pe / 64 * sizeof with);
 	return with >> ep->pe % 64 & 1 ? st : 0;
 }
 
@@ -120,7 +120,7 @@ static struct err *peer_failed(struct sym_ep *ep, int pe)
 {
 	char why[sizeof ep->seat->why];
 
-	if (ep->world->peer[pe].direct)
+	if (ep->world->peer[pe].mapped)
 		text_of(ep, pe, SEAT(ep, why), why, sizeof why);
 	else
 		memcpy(why, ep->from[pe].why, sizeof why);
@@ -258,7 +258,7 @@ static const struct sym_line *ahead(const struct sym_ep *ep, int pe)
 {
 	uint64_t tick = ep->met ? ep_post_tick(ep, pe) + 1 : 0;
 
-	return ep->met && ep_posted(ep, pe, tick) ? ep_post_at(ep->to[pe].control, ep->lane, tick) : NULL;
+	return ep->met && ep_posted(ep, pe, tick) ? ep_post_at(ep->to[pe].control, ep->which, tick) : NULL;
 }
 
 double sym_waited(const struct sym_ep *ep)

@@ -67,27 +67,27 @@ struct sym_seat {
 	char why[SYM_WHY];                        /* why the last launch that failed did */
 };
 enum { SYM_TOGETHER = (SYM_SHORT + 63) & ~63 };
-enum { SYM_LANES = 2, SYM_POSTS = 4 };    /* endpoints of a PE: its own, its streams'; posts that are kept */
+enum { SYM_SEATS = 2, SYM_POSTS = 4 };    /* endpoints of a PE: its own, its streams'; posts that are kept */
 struct sym_control {
 	char nonce[32];                   /* drawn by the process: whoever maps this sees whose it is */
 	_Alignas(128) _Atomic uint32_t bell;      /* changes when something arrived for a sleeper */
 	_Atomic uint32_t sleepers;
 	_Atomic int cpu[2];                       /* where each endpoint was seen to run, + 1; 0: not known */
 	char phase[256];                          /* what the process does outside programs; NUL-terminated, like all texts here */
-	struct sym_seat seat[SYM_LANES];
-	struct sym_line post[SYM_LANES][SYM_POSTS];       /* what this PE tells all others at once */
+	struct sym_seat seat[SYM_SEATS];
+	struct sym_line post[SYM_SEATS][SYM_POSTS];       /* what this PE tells all others at once */
 	struct sym_word sync[SYM_ROUNDS];         /* of the world's team */
-	/* Lane by lane, npe each: all of a heap lie together, for each launch writes the word of closes to all whom it names. */
+	/* Seat by seat, npe each: all of a heap lie together, for each launch writes the word of closes to all whom it names. */
 	struct sym_ret ret[];
-	/* Then, lane by lane, a bit for each PE: whom the program of status talks to (sym_with_words words).  Then, from the next page on,
+	/* Then, seat by seat, a bit for each PE: whom the program of status talks to (sym_with_words words).  Then, from the next page on,
 	 * in the order of ret: struct sym_from, of which a pair that exchanges nothing touches nothing. */
 };
-static inline size_t sym_ret_off(int npe, int lane, int pe) { return offsetof(struct sym_control, ret) + (size_t)(lane * npe + pe) * sizeof(struct sym_ret); }
+static inline size_t sym_ret_off(int npe, int which, int pe) { return offsetof(struct sym_control, ret) + (size_t)(which * npe + pe) * sizeof(struct sym_ret); }
 static inline size_t sym_with_words(int npe) { return ((size_t)npe + 63) / 64; }
-static inline size_t sym_with_off(int npe, int lane) { return sym_ret_off(npe, SYM_LANES, 0) + (size_t)lane * sym_with_words(npe) * sizeof(uint64_t); }
-static inline size_t sym_from_off(int npe, int lane, int pe)
+static inline size_t sym_with_off(int npe, int which) { return sym_ret_off(npe, SYM_SEATS, 0) + (size_t)which * sym_with_words(npe) * sizeof(uint64_t); }
+static inline size_t sym_from_off(int npe, int which, int pe)
 {
-	return ((sym_with_off(npe, SYM_LANES) + 4095) & ~(size_t)4095) + (size_t)(lane * npe + pe) * sizeof(struct sym_from);
+	return ((sym_with_off(npe, SYM_SEATS) + 4095) & ~(size_t)4095) + (size_t)(which * npe + pe) * sizeof(struct sym_from);
 }
 
 #define CHAN_LINE struct sym_line
@@ -138,7 +138,7 @@ extern const struct sym_transport sym_chaos, sym_tcp, sym_ucx;
 /* What this process knows of a PE. */
 struct sym_peer {
 	char *base;                       /* where its heap is seen here; NULL if nowhere */
-	bool direct;                      /* loads and stores reach it; else the transport does */
+	bool mapped;                      /* loads and stores reach it; else the transport does */
 	int proc;                         /* its process */
 	int host;                         /* see sym_host_of */
 };
@@ -161,7 +161,7 @@ struct sym_to { struct sym_from *from; struct sym_control *control; uint64_t fen
 struct sym_ep {
 	_Alignas(128) struct sym_world *world;
 	int pe;
-	int lane;
+	int which;
 	size_t mine, words;               /* offsets of what this PE writes, in the control zone of every other: struct sym_from, struct sym_ret */
 	struct sym_control *me;
 	struct sym_seat *seat;            /* in it */
@@ -207,13 +207,13 @@ struct sym_world {
 	struct sym_region region;         /* of this process */
 	struct sym_heap *heap;            /* nlocal */
 	struct join *join;                /* join.h */
-	struct sym_ep *ep;                /* nlocal a lane */
+	struct sym_ep *ep;                /* nlocal a seat */
 	struct sym_peer *peer;            /* npe */
 	int nproc, proc;
 	struct sym_process *process;      /* nproc */
 	_Atomic int gone;                 /* processes that are not SYM_HERE; or -1: waits are cancelled */
 	bool shared;                      /* other processes of this host wait for words of ours, and we for theirs */
-	const struct sym_transport *tr;   /* to those that are not direct; NULL if all are */
+	const struct sym_transport *tr;   /* to those that loads and stores do not reach; NULL if they reach all */
 	const struct sym_transport *net;  /* to those that are not mapped; NULL if all are */
 	void *tr_data, *net_data;
 	uint64_t seed;
@@ -305,6 +305,7 @@ static inline void sym_notify(struct sym_world *w, int pe) { sym_notify_at(w, pe
 /* Wait until a count of the road between hosts is down, making progress.  False if this thread is not to wait any more, or nothing has
  * come or gone for RONDO_TIMEOUT seconds (where the road asks by itself who is there: it has waited so long): the count is another's still, until the transport has forgotten it. */
 bool sym_net_await(struct sym_world *w, _Atomic uint32_t *left);
+bool sym_net_until(struct sym_world *w, bool (*come)(void *user), void *user);         /* the same, for what progress brings about */
 void sym_net_get(struct sym_world *w, int from, int pe, void *dst, size_t off, size_t n);      /* its `get`, by its get_nb */
 /* What this thread waits for transports in: the stop of a launch (NULL: in none); why a wait was given up, as an error code (0: none was); for whom (NULL: nobody's
  * launch). */

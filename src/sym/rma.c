@@ -485,7 +485,7 @@ void sym_ctx_fence(struct sym_ctx *c)
 	/* Before words that are stored with release, nothing would be needed; a put of many bytes may hold one as well. */
 	sym_full_fence();
 	for (int pe = 0; pe < w->npe && w->tr; pe++)
-		if (!w->peer[pe].direct && atomic_load_explicit(&c->sent[pe], memory_order_relaxed) & TO_FENCE) {
+		if (!w->peer[pe].mapped && atomic_load_explicit(&c->sent[pe], memory_order_relaxed) & TO_FENCE) {
 			atomic_store_explicit(&c->sent[pe], TO_QUIET, memory_order_relaxed);
 			w->tr->fence(w, c->pe, pe);
 			waited(c, "fence");

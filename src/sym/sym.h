@@ -257,7 +257,7 @@ void sym_put_nb(struct sym_ep *ep, int pe, size_t off, const void *src, size_t n
 /* UNAVAILABLE if data of a process that died did not come in this launch, ABORTED or CANCELLED if it was not waited for: what was read
  * is worth nothing. */
 struct err *sym_lost(struct sym_ep *ep);
-bool sym_direct(const struct sym_ep *ep, int pe);            /* sym_mapped of its world */
+bool sym_maps(const struct sym_ep *ep, int pe);            /* sym_mapped of its world */
 char *sym_ep_base(const struct sym_ep *ep);                  /* of the PE's own heap */
 int sym_ep_pe(const struct sym_ep *ep);
 

@@ -255,17 +255,49 @@ static bool spare(struct link *l, bool asks)
 	return l->out.spare && (!asks || l->out.idle);
 }
 
-/* Take out.lock, with what `spare` says unless l is dead.  Without memory, until some of what is under way has arrived: nothing here gives up
- * halfway, when others know of what it has begun. */
-static void begin(struct tcp *x, struct link *l, bool asks)
+/* What is to be sent to l, and whether it asks. */
+struct opening { struct link *l; bool asks; };
+
+/* Take out.lock, with what `spare` says unless l is dead; false without memory: it is not taken. */
+static bool open_out(void *user)
 {
-	pthread_mutex_lock(&l->out.lock);
-	while (!atomic_load(&l->dead) && !spare(l, asks)) {
-		pthread_mutex_unlock(&l->out.lock);
-		if (!tcp_poll(x->w))
-			sched_yield();
-		pthread_mutex_lock(&l->out.lock);
-	}
+	const struct opening *o = user;
+
+	pthread_mutex_lock(&o->l->out.lock);
+	if (atomic_load(&o->l->dead) || spare(o->l, o->asks))
+		return true;
+	pthread_mutex_unlock(&o->l->out.lock);
+	return false;
+}
+
+/* Under in.lock, and no other: it takes nothing, and there is no memory to keep that. */
+static void cut(struct tcp *x, struct link *l)
+{
+	log_line(LOG_WARN, "process %d: there is no memory for what it does not take", l->proc);
+	forsake(x, l, SYM_DEAD);
+}
+
+/* Take out.lock for what cannot be left out; who takes nothing by the time `until` counts as dead. */
+static void begin_by(struct tcp *x, struct link *l, double until)
+{
+	while (!open_out(&(struct opening){ l, false }))
+		if (clock_s() > until) {
+			pthread_mutex_lock(&l->in.lock);
+			cut(x, l);
+			pthread_mutex_unlock(&l->in.lock);
+		} else if (!tcp_poll(x->w))
+			nanosleep(&(struct timespec){ 0, REST_NS }, NULL);
+}
+
+/* Take out.lock for a message.  Without memory, until some of what is under way has arrived.  Who is not to wait any more has asked nothing then,
+ * and no lock: false.  What changes memory goes all the same, or its process is cut off: others are told what stands behind it. */
+static bool begin(struct tcp *x, struct link *l, bool asks)
+{
+	bool begun = sym_net_until(x->w, open_out, &(struct opening){ l, asks });
+
+	if (!begun && !asks)
+		begin_by(x, l, clock_s() + PARTING_S);
+	return begun || !asks;
 }
 
 /* Send h, its words and n bytes of data, or queue what does not go at once, and all but `first` bytes, with a message of the list home, which has one
@@ -711,7 +743,12 @@ static void ask(struct sym_world *w, int from, int pe, struct head h, const uint
 
 	h.pe = pe;
 	atomic_fetch_add(&x->open[from - w->first], 1);
-	begin(x, l, true);
+	if (!begin(x, l, true)) {
+		if (dst)
+			memset(dst, 0, n);
+		down(x, from, left);
+		return;
+	}
 	l->out.done += h.kind == AMO && h.n;
 	pthread_mutex_lock(&l->ask.lock);
 	bool dead = atomic_load(&l->dead);
@@ -768,6 +805,7 @@ static void forget_asked(struct tcp *x, struct link *l, const _Atomic uint32_t *
 
 static void tcp_forget(struct sym_world *w, _Atomic uint32_t *left)
 {
+	double until = clock_s() + PARTING_S;
 	struct tcp *x = of(w);
 
 	while (atomic_load_explicit(left, memory_order_acquire)) {
@@ -776,12 +814,15 @@ static void tcp_forget(struct sym_world *w, _Atomic uint32_t *left)
 			struct link *l = &x->link[x->proc[i]];
 			pthread_mutex_lock(&l->in.lock);
 			pthread_mutex_lock(&l->out.lock);
-			all &= forget_sent(x, l, left);
+			bool kept = forget_sent(x, l, left);
 			pthread_mutex_lock(&l->ask.lock);
 			forget_asked(x, l, left);
 			pthread_mutex_unlock(&l->ask.lock);
 			pthread_mutex_unlock(&l->out.lock);
+			if (!kept && clock_s() > until)
+				cut(x, l);
 			pthread_mutex_unlock(&l->in.lock);
+			all &= kept;
 		}
 		if (!all && !tcp_poll(w))         /* some of it has to go */
 			nanosleep(&(struct timespec){ 0, REST_NS }, NULL);
@@ -882,7 +923,7 @@ static void part(struct tcp *x)
 
 	for (int i = 0; i < x->nlink; i++) {
 		struct link *l = &x->link[x->proc[i]];
-		begin(x, l, false);
+		begin_by(x, l, until);
 		put_out(x, l, &l->out.spare, &(struct head){ .kind = BYE }, NULL, NULL, 0, 0, 0, NULL);
 		pthread_mutex_unlock(&l->out.lock);
 	}

@@ -19,7 +19,7 @@ void sym_word_put(struct sym_world *w, int from, int pe, size_t off, uint64_t v)
 {
 	const struct sym_peer *p = &w->peer[pe];
 
-	if (p->direct) {
+	if (p->mapped) {
 		atomic_store_explicit((_Atomic uint64_t *)(p->base + off), v, memory_order_release);
 		sym_notify(w, pe);
 	} else
@@ -90,7 +90,7 @@ static struct err *exchange(struct sym_team *t, uint64_t a, uint64_t b, uint64_t
 
 	for (int r = 0; r < t->n; r++) {
 		const struct sym_peer *p = &t->w->peer[t->pe_of[r]];
-		if (p->direct)
+		if (p->mapped)
 			memcpy(p->base + t->give[r] + odd, v, sizeof v);
 		else
 			t->w->tr->line(t->w, t->pe, t->pe_of[r], t->give[r] + odd, v, 2);
@@ -209,7 +209,7 @@ static bool mail_fits(const struct sym_team *t, int pe, const struct sym_mail *m
 		return false;
 	if (m->off == UINT64_MAX)
 		return true;
-	if (p->direct)
+	if (p->mapped)
 		return !memcmp(p->base + m->off + id->list, t->pe_of, bytes);
 	int *its = mem_alloc(bytes);
 	t->w->tr->get(t->w, t->pe, pe, its, m->off + id->list, bytes);
@@ -300,7 +300,7 @@ struct err *sym_team_new(struct sym_world *w, int pe, const int *list, int n, st
 			goto out;
 		}
 		size_t at = sym_from_off(w->npe, 0, pe) + offsetof(struct sym_from, mail) + (size_t)box[r] * sizeof(struct sym_mail);
-		if (w->peer[to].direct) {
+		if (w->peer[to].mapped) {
 			struct sym_mail *m = (struct sym_mail *)(w->peer[to].base + at);
 			memcpy(&m->count, v + 1, 56);
 			sym_word_put(w, pe, to, at, id.key);
@@ -432,7 +432,7 @@ struct err *sym_mem_new(struct sym_team *t, size_t n, const char *what, struct s
 			e = err_copy(mine);
 		m->off[r] = all[2 * r];
 		const struct sym_peer *p = &t->w->peer[t->pe_of[r]];
-		m->at[r] = p->direct ? p->base + m->off[r] : NULL;
+		m->at[r] = p->mapped ? p->base + m->off[r] : NULL;
 	}
 out:
 	free(all);

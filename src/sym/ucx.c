@@ -19,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { HEAD = 32 << 10, WHOLE = 72 << 10, ADDRESS = 1 << 16, PARTING_S = 2, LOOK_MS = 50 };
+enum { HEAD = 32 << 10, ADDRESS = 1 << 16, PARTING_S = 2, LOOK_MS = 50 };
 
 static struct ucx *of(struct sym_world *w) { return w->net_data; }
 
@@ -41,10 +41,11 @@ static bool ucx_poll(struct sym_world *w)
 /* Ask for n bytes to dst: h but for its cookie. */
 static void ask(struct ucx *x, int from, int proc, struct head *h, void *dst, size_t n, _Atomic uint32_t *left)
 {
-	size_t slot = 0;
+	size_t slot = x->idle;
 
 	while (slot < x->nget && x->get[slot].left)
 		slot++;
+	x->idle = slot;
 	if (slot == x->nget) {
 		struct fetch *more = realloc(x->get, (slot + 1) * sizeof *more);
 		if (!more) {
@@ -67,23 +68,22 @@ static void ask(struct ucx *x, int from, int proc, struct head *h, void *dst, si
 }
 
 /* Long data goes in two parts.  The tail is announced, and sent when the receiver has said where to; the head is sent after
- * the announcement, and fills the time until the answer. */
+ * the announcement, and fills the time until the answer.  The tail goes in pieces: see ucx_post. */
 static size_t head_of(size_t n) { return n > WHOLE ? HEAD : n; }
 
 static void ucx_get_nb(struct sym_world *w, int from, int pe, void *dst, size_t off, size_t n, _Atomic uint32_t *left)
 {
 	struct ucx *x = of(w);
-	const size_t most = (size_t)1 << 30;      /* a message's length has 32 bits */
 
 	if (!n) {
 		atomic_fetch_sub_explicit(left, 1, memory_order_release);
 		return;
 	}
 	size_t head = head_of(n);
-	atomic_fetch_add(left, (uint32_t)((n - head + most - 1) / most));
+	atomic_fetch_add(left, (uint32_t)((n - head + PIECE - 1) / PIECE));
 	pthread_mutex_lock(&x->lock);
-	for (size_t k = head; k < n; k += most) {
-		struct head h = { GET, (uint32_t)MIN(n - k, most), w->proc, pe, off + k, 0, 0, { 0 } };
+	for (size_t k = head; k < n; k += PIECE) {
+		struct head h = { GET, (uint32_t)MIN(n - k, (size_t)PIECE), w->proc, pe, off + k, 0, 0, { 0 } };
 		ask(x, from, w->peer[pe].proc, &h, (char *)dst + k, h.n, left);
 	}
 	struct head h = { GET, (uint32_t)head, w->proc, pe, off, 0, 0, { 0 } };
@@ -97,12 +97,12 @@ static size_t put_tail(struct ucx *x, int from, int pe, size_t off, const void *
 	size_t head = head_of(n);
 	int proc = x->w->peer[pe].proc;
 
-	if (head == n)
-		return n;
-	struct head h = { PUT, 0, x->w->proc, pe, off + head, x->link[proc].sent++, 0, { 0 } };
-	atomic_fetch_add(left, 1);
-	atomic_fetch_add(&x->open[from - x->w->first], 1);
-	ucx_post(x, proc, &h, (const char *)src + head, n - head, false, from, left);
+	for (size_t k = head; k < n; k += PIECE) {
+		struct head h = { PUT, 0, x->w->proc, pe, off + k, x->link[proc].sent++, 0, { 0 } };
+		atomic_fetch_add(left, 1);
+		atomic_fetch_add(&x->open[from - x->w->first], 1);
+		ucx_post(x, proc, &h, (const char *)src + k, MIN(n - k, (size_t)PIECE), false, from, left);
+	}
 	return head;
 }
 

@@ -23,7 +23,9 @@ extern struct ucx_calls {
 } ucx;
 
 enum kind { LINE = 1, PUT, PUT_LINE, GET, DATA, AMO, VALUE, HELLO, BYE };
-enum { COPY = 16 << 10, REST_NS = 200000 };      /* bytes that are copied into a message at most */
+/* Bytes that are copied into a message at most; of which a message is a long one; of long ones in which others can go before the rest; of those of a link that
+ * the library has at most. */
+enum { COPY = 16 << 10, WHOLE = 72 << 10, PIECE = 512 << 10, UNDER = 2 << 20, REST_NS = 200000 };
 
 struct head {
 	uint32_t kind, n;                 /* n: words of a line, bytes of anything else */
@@ -32,8 +34,8 @@ struct head {
 	uint64_t word[8];                 /* of a line; operation, operands and value of an atomic; the token of a greeting */
 };
 
-/* A message under way.  left is counted down when what it points to may be written again; then it is in the list of such. */
-struct msg { struct head h; struct spare *of; _Atomic uint32_t *left; struct ucx *x; struct msg *next, **at; int pe, proc; char data[]; };   /* pe: whose left it is */
+/* A message under way, of n bytes at src.  left is counted down when they may be written again; then it is in the list of such.  after: it waits for its link, and so does that. */
+struct msg { struct head h; struct spare *of; const void *src; size_t n; _Atomic uint32_t *left; struct ucx *x; struct msg *next, **at, *after; int pe, proc; char data[]; };   /* pe: whose left it is */
 
 struct waiting { struct waiting *next; struct head h; };
 /* Of one process. */
@@ -42,6 +44,8 @@ struct link {
 	uint64_t sent;                    /* numbers given */
 	uint64_t next;                    /* the first that is not done here */
 	struct waiting *line;             /* what came, but not all before it */
+	struct msg *first, *last;         /* long messages that the library does not have yet, */
+	size_t under;                     /* and bytes of those that it has */
 	bool greeted;
 };
 
@@ -56,7 +60,7 @@ struct ucx {
 	pthread_mutex_t lock;             /* of all below, and of every call into the library */
 	struct link *link;                /* nproc */
 	struct fetch *get;                /* nget, by cookie - 1; left NULL: free */
-	size_t nget;
+	size_t nget, idle;                /* idle: none before this is free */
 	_Atomic uint32_t *open;           /* nlocal: what of a PE has a `left` that is not down yet */
 	struct msg *lent;                 /* messages with a left */
 	_Atomic uint32_t nobody;
@@ -84,6 +88,7 @@ void ucx_post(struct ucx *x, int proc, const struct head *h, const void *data, s
 void ucx_down(struct ucx *x, int from, _Atomic uint32_t *left);        /* one of from's is complete */
 void ucx_fetched(struct ucx *x, uint64_t cookie, bool lost);           /* the answer with this cookie has come, or will not */
 void ucx_give_up(struct ucx *x, int proc);                             /* there was no memory for a message of proc, or to it */
+void ucx_flow(struct ucx *x, int proc);                                /* long messages to proc go on, or are dropped if it is gone */
 bool ucx_turn(struct ucx *x);                                          /* make progress; true if there was some */
 void ucx_end(struct ucx *x, int proc);                                 /* nothing goes to proc any more, or comes from it */
 void ucx_cut(struct ucx *x, int proc);                                 /* the same, since proc takes nothing */

@@ -36,6 +36,7 @@ void ucx_fetched(struct ucx *x, uint64_t cookie, bool lost)
 	_Atomic uint32_t *left = f->left;
 
 	f->left = NULL;
+	x->idle = MIN(x->idle, (size_t)cookie - 1);
 	if (!f->dst)
 		return;
 	if (lost || f->lost) {
@@ -227,10 +228,11 @@ ucs_status_t ucx_receive(void *user, const void *header, size_t nheader, void *d
 
 /* --- sending: under the lock ------------------------------------------------------------------------- */
 
-static void sent(void *request, ucs_status_t status, void *user)
-{
-	struct msg *m = user;
+static size_t long_of(const struct msg *m) { return m->n > WHOLE ? m->n : 0; }
 
+/* m has gone, or never will. */
+static void over(struct msg *m)
+{
 	m->x->flying--;
 	if (m->left) {
 		if ((*m->at = m->next))
@@ -238,14 +240,53 @@ static void sent(void *request, ucs_status_t status, void *user)
 		ucx_down(m->x, m->pe, m->left);
 	}
 	spare_give(m->of, m);
-	if (request)
-		ucx.ucp_request_free(request);
 }
 
-void ucx_post(struct ucx *x, int proc, const struct head *h, const void *data, size_t n, bool copy, int from, _Atomic uint32_t *left)
+static void sent(void *request, ucs_status_t status, void *user)
+{
+	struct msg *m = user;
+	struct ucx *x = m->x;
+	int proc = m->proc;
+
+	x->link[proc].under -= long_of(m);
+	over(m);
+	ucx.ucp_request_free(request);
+	ucx_flow(x, proc);
+}
+
+static void send_now(struct msg *m)
+{
+	struct link *l = &m->x->link[m->proc];
+	ucp_request_param_t q = { .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA, .cb.send = sent, .user_data = m };
+
+	if (!l->ep) {                         /* it has died */
+		over(m);
+		return;
+	}
+	size_t n = long_of(m);
+	l->under += n;
+	if (!UCS_PTR_IS_PTR(ucx.ucp_am_send_nbx(l->ep, 0, &m->h, sizeof m->h, m->src, m->n, &q))) {
+		l->under -= n;
+		over(m);
+	}
+}
+
+void ucx_flow(struct ucx *x, int proc)
 {
 	struct link *l = &x->link[proc];
+
+	for (struct msg *m; (m = l->first) && (!l->ep || !l->under || l->under + m->n <= UNDER);) {
+		l->first = m->after;
+		send_now(m);
+	}
+}
+
+/* What the library has it sends in its order: behind a long message a question, or the answer to an announcement, would wait until all of that is there, and both ways
+ * of a link would go in turn.  So long messages wait here, but for a few. */
+void ucx_post(struct ucx *x, int proc, const struct head *h, const void *data, size_t n, bool copy, int from, _Atomic uint32_t *left)
+{
 	struct spare *of = !copy || !n ? &bare : n <= SMALL ? &small : &full;
+	struct link *l = &x->link[proc];
 	struct msg *m = spare_take(of);
 
 	if (!m) {
@@ -260,6 +301,9 @@ void ucx_post(struct ucx *x, int proc, const struct head *h, const void *data, s
 	m->left = left;
 	m->pe = from;
 	m->proc = proc;
+	m->src = copy ? m->data : data;
+	m->n = n;
+	m->after = NULL;
 	if (left) {
 		if ((m->next = x->lent))
 			m->next->at = &m->next;
@@ -269,14 +313,13 @@ void ucx_post(struct ucx *x, int proc, const struct head *h, const void *data, s
 	if (copy && n)
 		memcpy(m->data, data, n);
 	x->flying++;
-	if (!l->ep) {                         /* it has died */
-		sent(NULL, UCS_ERR_CONNECTION_RESET, m);
+	if (!long_of(m)) {
+		send_now(m);
 		return;
 	}
-	ucp_request_param_t q = { .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA, .cb.send = sent, .user_data = m };
-	ucs_status_ptr_t r = ucx.ucp_am_send_nbx(l->ep, 0, &m->h, sizeof m->h, copy ? m->data : data, n, &q);
-	if (!UCS_PTR_IS_PTR(r))
-		sent(NULL, UCS_PTR_STATUS(r), m);
+	*(l->first ? &l->last->after : &l->first) = m;
+	l->last = m;
+	ucx_flow(x, proc);
 }
 
 bool ucx_turn(struct ucx *x)
@@ -294,6 +337,7 @@ void ucx_end(struct ucx *x, int proc)
 	ucp_request_param_t q = { .op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS, .flags = UCP_EP_CLOSE_FLAG_FORCE };
 
 	x->link[proc].ep = NULL;
+	ucx_flow(x, proc);
 	ucs_status_ptr_t r = ep ? ucx.ucp_ep_close_nbx(ep, &q) : NULL;
 	if (UCS_PTR_IS_PTR(r))
 		ucx.ucp_request_free(r);
@@ -312,6 +356,7 @@ void ucx_lost(void *user, ucp_ep_h ep, ucs_status_t s)
 	for (int k = 0; k < x->w->nproc; k++)
 		if (x->link[k].ep == ep) {
 			x->link[k].ep = NULL;
+			ucx_flow(x, k);
 			forsake(x, k, SYM_DEAD);
 		}
 }

@@ -363,19 +363,23 @@ static struct err *silent(struct sym_wait *w, double waited, bool fail)
 	return NULL;
 }
 
-bool sym_net_await(struct sym_world *w, _Atomic uint32_t *left)
+bool sym_net_until(struct sym_world *w, bool (*come)(void *user), void *user)
 {
 	static const struct sym_waits network = { halted, NULL, silent };
 	struct err *e = NULL;
 
 	/* What is as good as there has come by the time it is looked whether to go on. */
-	SYM_WAIT(e, !atomic_load_explicit(left, memory_order_acquire), ((struct sym_wait){ .of = &network, .world = w, .ep = sym_halt.ep }), -1);
+	SYM_WAIT(e, come(user), ((struct sym_wait){ .of = &network, .world = w, .ep = sym_halt.ep }), -1);
 	if (!e)
 		return true;
 	sym_halt.gave_up = (int)e->code;
 	err_free(e);
 	return false;
 }
+
+static bool is_down(void *left) { return !atomic_load_explicit((_Atomic uint32_t *)left, memory_order_acquire); }
+
+bool sym_net_await(struct sym_world *w, _Atomic uint32_t *left) { return sym_net_until(w, is_down, left); }
 
 void sym_net_get(struct sym_world *w, int from, int pe, void *dst, size_t off, size_t n)
 {

@@ -101,7 +101,7 @@ static struct err *opened(void *v)
 		TRY_GOTO(e, sym_join(w, o->boot), out);
 	else
 		alone(w);
-	size_t control = (sym_from_off(w->npe, SYM_LANES, 0) + LARGE_PAGE - 1) & ~((size_t)LARGE_PAGE - 1);
+	size_t control = (sym_from_off(w->npe, SYM_SEATS, 0) + LARGE_PAGE - 1) & ~((size_t)LARGE_PAGE - 1);
 	if (control > w->region.each / 2) {
 		e = ERR(EXHAUSTED, "%d devices need heaps of %zu MB at least; there is address space for %zu MB each%s", w->npe, 2 * control / MB,
 		        w->region.each / MB, w->narrow ? ": raise its limit (ulimit -v), or have fewer devices" : "");
@@ -116,20 +116,20 @@ static struct err *opened(void *v)
 	int64_t space = (int64_t)((w->region.each - control) * (size_t)w->nlocal);
 	if (w->narrow && w->limit > space)
 		w->limit = space;
-	w->ep = mem_lines((size_t)o->nlocal * SYM_LANES * sizeof *w->ep);
-	for (int k = 0; k < w->nlocal * SYM_LANES; k++) {
+	w->ep = mem_lines((size_t)o->nlocal * SYM_SEATS * sizeof *w->ep);
+	for (int k = 0; k < w->nlocal * SYM_SEATS; k++) {
 		struct sym_ep *ep = &w->ep[k];
 		int i = k % w->nlocal;
 		ep->world = w;
 		ep->pe = w->first + i;
-		ep->lane = k / w->nlocal;
+		ep->which = k / w->nlocal;
 		ep->spins = w->spins;
 		sym_patience(ep, 1);          /* as far as can be, until it is known */
 		ep->me = (struct sym_control *)w->heap[i].base;
-		ep->seat = &ep->me->seat[ep->lane];
-		ep->from = (struct sym_from *)((char *)ep->me + sym_from_off(w->npe, ep->lane, 0));
-		ep->mine = sym_from_off(w->npe, ep->lane, ep->pe);
-		ep->words = sym_ret_off(w->npe, ep->lane, ep->pe);
+		ep->seat = &ep->me->seat[ep->which];
+		ep->from = (struct sym_from *)((char *)ep->me + sym_from_off(w->npe, ep->which, 0));
+		ep->mine = sym_from_off(w->npe, ep->which, ep->pe);
+		ep->words = sym_ret_off(w->npe, ep->which, ep->pe);
 		ep->chan = mem_lines((size_t)w->npe * sizeof *ep->chan);
 		ep->to = mem_lines((size_t)w->npe * sizeof *ep->to);
 		ep->swap = mem_lines((size_t)w->npe * sizeof *ep->swap);
@@ -137,7 +137,7 @@ static struct err *opened(void *v)
 		ep->post = mem_lines((size_t)w->npe * sizeof *ep->post);
 		for (int j = 0; j < w->npe; j++) {
 			ep->chan[j].in = ep->from[j].ring;
-			ep->chan[j].ret = &ep->me->ret[ep->lane * w->npe + j];
+			ep->chan[j].ret = &ep->me->ret[ep->which * w->npe + j];
 		}
 	}
 	w->tr = w->net;
@@ -152,13 +152,13 @@ static struct err *opened(void *v)
 		TRY_GOTO(e, sym_chaos.open(w), out);
 		w->tr = &sym_chaos;
 		for (int i = 0; i < w->npe; i++) {
-			w->peer[i].direct = false;
+			w->peer[i].mapped = false;
 			w->peer[i].host = i;
 		}
 	}
-	for (int k = 0; k < w->nlocal * SYM_LANES; k++)
+	for (int k = 0; k < w->nlocal * SYM_SEATS; k++)
 		for (int j = 0; j < w->npe; j++)
-			if (w->peer[j].direct)
+			if (w->peer[j].mapped)
 				w->ep[k].to[j] = (struct sym_to){ (struct sym_from *)(w->peer[j].base + w->ep[k].mine), sym_control_of(w, j) };
 	TRY_GOTO(e, sym_sides(w), out);
 out:
@@ -194,7 +194,7 @@ void sym_close(struct sym_world *w)
 		return;
 	sym_leave_job(w);
 	sym_sides_free(w);
-	for (int i = 0; i < w->nlocal * SYM_LANES && w->ep; i++) {
+	for (int i = 0; i < w->nlocal * SYM_SEATS && w->ep; i++) {
 		if (w->ep[i].world)
 			sym_clear(&w->ep[i], true);
 		for (int k = 0; k < w->ep[i].nkept; k++)
@@ -227,12 +227,12 @@ int sym_proc_of(const struct sym_world *w, int pe) { return is_pe(w, pe) ? w->pe
 bool sym_near(const struct sym_world *w)
 {
 	for (int i = 0; i < w->npe; i++)
-		if (!w->peer[i].direct)
+		if (!w->peer[i].mapped)
 			return false;
 	return true;
 }
 
-bool sym_mapped(const struct sym_world *w, int pe) { return is_pe(w, pe) && w->peer[pe].direct; }
+bool sym_mapped(const struct sym_world *w, int pe) { return is_pe(w, pe) && w->peer[pe].mapped; }
 int sym_host_of(const struct sym_world *w, int pe) { return is_pe(w, pe) ? w->peer[pe].host : -1; }
 struct sym_heap *sym_heap_of(struct sym_world *w, int pe) { return sym_local(w, pe) ? &w->heap[pe - w->first] : NULL; }
 struct sym_ep *sym_ep_of(struct sym_world *w, int pe) { return sym_local(w, pe) ? &w->ep[pe - w->first] : NULL; }
@@ -243,6 +243,6 @@ const char *sym_road(const struct sym_world *w, int pe)
 	if (!is_pe(w, pe))
 		return "none";
 	if (sym_local(w, pe))
-		return !w->peer[pe].direct ? w->tr->name : w->nlocal == 1 ? "self" : "thread";
-	return w->peer[pe].direct ? "shm" : w->tr->name;
+		return !w->peer[pe].mapped ? w->tr->name : w->nlocal == 1 ? "self" : "thread";
+	return w->peer[pe].mapped ? "shm" : w->tr->name;
 }

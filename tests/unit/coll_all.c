@@ -104,7 +104,7 @@ static struct err *either(struct coll_lane *lane, uint64_t draw, struct coll_cx 
 
 	if (t || draw % 2)
 		return coll_run(cx, c, site, ptr, in_place, t);
-	coll_begin(lane, &(struct coll_job){ *cx, c, site, ptr, in_place, c });
+	coll_begin(lane, &(struct coll_task){ *cx, c, site, ptr, in_place, c });
 	for (uint64_t k = draw / 2 % 50; k-- && coll_flying(lane);) {
 		if (k % 8 == 0)
 			usleep(1);
@@ -421,7 +421,7 @@ static void *many_of(void *v)
 		ptr[k][1] = (char *)(x + MANY_N);
 		for (int64_t i = 0; i < size; i++)
 			x[i] = val(k, d->pos, i);
-		coll_begin(lane, &(struct coll_job){ { cc, d->p, pes, d->pos }, &c[k], (uint32_t)k + 1, ptr[k], false, &c[k] });
+		coll_begin(lane, &(struct coll_task){ { cc, d->p, pes, d->pos }, &c[k], (uint32_t)k + 1, ptr[k], false, &c[k] });
 		if (rnd(&mine) % 4 == 0)
 			coll_look(lane);
 		if (rnd(&mine) % 16 == 0)
@@ -600,7 +600,7 @@ static void *broken_of(void *v)
 		ptr[k][0] = (char *)&x[k];
 		ptr[k][1] = (char *)&y[k];
 		uint32_t site = k == 1 ? 10 + (uint32_t)d->pos : 1;      /* of the second each has another idea */
-		coll_begin(lane, &(struct coll_job){ { cc, d->p, pes, d->pos }, k == 2 ? &own : &sum, site, ptr[k], false, &ptr[k] });
+		coll_begin(lane, &(struct coll_task){ { cc, d->p, pes, d->pos }, k == 2 ? &own : &sum, site, ptr[k], false, &ptr[k] });
 	}
 	coll_finish(lane, 3);
 	assert_false(coll_flying(lane));

@@ -28,7 +28,7 @@ static void rows(void **state)
 		for (int k = 0; k < 4; k++)
 			assert_true(power_of_2(t->transpose[k], 16) && t->across % t->transpose[k] == 0);
 		assert_true(power_of_2(t->line, 4096) && t->mask_from > 0 && t->gather_from >= 0 && t->scales >= 0);
-		assert_true(t->gather_cost > 0 && t->scatter_cost > 0 && t->chunk > 0 && t->kept >= 0 && t->stream >= 0);
+		assert_true(t->gather_cost > 0 && t->scatter_cost > 0 && t->chunk > 0 && t->kept >= 0 && t->past >= 0);
 		assert_true(t->work > 0 && t->tiles > 0 && t->tiles_most >= t->tiles && t->unroll > 0 && t->tiny > 0 && t->tiny <= 256);
 	}
 	assert_true(n > 1);

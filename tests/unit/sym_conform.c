@@ -1071,7 +1071,7 @@ static void late(struct pe *p)
 	int other = p->me ^ 1;
 	struct sym_msg m;
 
-	for (int round = 0; round < 2 && other < p->n && !sym_direct(ep, other); round++) {
+	for (int round = 0; round < 2 && other < p->n && !sym_maps(ep, other); round++) {
 		sym_begin(ep, &(struct sym_launch){ .prog = 7 + (uint32_t)round, .name = round ? "late by two seconds and a half" : "late", .peer = &other, .npeer = 1 });
 		if (p->me > other)
 			OK(sym_recv(ep, other, 1, SYM_LEND, &m));

@@ -122,6 +122,30 @@ static void reads_on(struct sym_world *w, struct sym_ep *ep, size_t off)
 	memset(kept, KEPT, MUCH);
 }
 
+/* Without memory there is nothing to ask by, nor to keep what does not go. */
+static bool refuse(size_t n) { return n < MUCH; }
+
+static void reads_poor(struct sym_world *w, struct sym_ep *ep, size_t off)
+{
+	mem_refuse(refuse);
+	reads_nb(w, ep, off);
+	mem_refuse(NULL);
+}
+
+static void writes_poor(struct sym_world *w, struct sym_ep *ep, size_t off)
+{
+	enum { MANY = 100, EACH = 1 << 10 };
+	static char word[MANY][EACH];
+	_Atomic uint32_t left = 0;
+	char *src = filled(YIELDED);
+
+	mem_refuse(refuse);
+	GIVEN_UP(sym_put_nb(ep, 1, off, src, MUCH, &left); for (int i = 0; i < MANY; i++) sym_put_nb(ep, 1, off, word[i], EACH, &left); sym_get_wait(ep, &left));
+	mem_refuse(NULL);
+	CHECK(!atomic_load(&left));
+	free(src);
+}
+
 /* A write that is not taken, and a message behind it. */
 static void writes(struct sym_world *w, struct sym_ep *ep, size_t off)
 {
@@ -358,6 +382,8 @@ static void tcp(void **state)
 	run(&(struct scene){ "tcp", false, reads_on, true });
 	run(&(struct scene){ "tcp", false, writes, true });
 	run(&(struct scene){ "tcp", false, writes_and_tells, true });
+	run(&(struct scene){ "tcp", false, reads_poor, true });
+	run(&(struct scene){ "tcp", false, writes_poor, false });
 	run(&(struct scene){ "tcp", false, asks, false });
 }
 
