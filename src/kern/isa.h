@@ -581,22 +581,22 @@ static void CAT3(c64, abs, s)(ARGS)
 	const float *a = a_;
 	float *o = out;
 	for (int64_t all = n, at = 0; at < all; at += BLOCK, a += 2 * BLOCK, o += BLOCK) {
-		float r[BLOCK];
 		int odd = 0;
 		n = MIN(BLOCK, all - at);
+		for (int i = 0; i < 2 * BLOCK; i += 16)
+			__builtin_prefetch(a + i + 8 * BLOCK);
 		EACH {
 			double x = a[2 * i], y = a[2 * i + 1];
 			float sum = (float)(x * x + y * y);
 			odd |= !(sum < 0x1p126f) | (sum < 0x1p-120f);
-			r[i] = __builtin_sqrtf(sum);
+			o[i] = __builtin_sqrtf(sum);
 		}
 		for (int64_t i = 0; odd && i < n; i++) {
 			double x = a[2 * i], y = a[2 * i + 1];
 			float sum = (float)(x * x + y * y);
 			if (!(sum < 0x1p126f) || sum < 0x1p-120f)
-				r[i] = isinf(x) || isinf(y) ? __builtin_inff() : (float)__builtin_sqrt(x * x + y * y);
+				o[i] = isinf(x) || isinf(y) ? __builtin_inff() : (float)__builtin_sqrt(x * x + y * y);
 		}
-		memcpy(o, r, sizeof *r * (size_t)n);
 	}
 }
 
@@ -628,24 +628,22 @@ static void CAT3(c64, divide, s)(ARGS)
 }
 
 /* Where squares neither overflow nor lose digits; the others as C does it. */
+#define c128_is_odd(sum, a) ((!((sum) < 0x1p1000)) | (((sum) < 0x1p-900) & (((a)[0] != 0) | ((a)[1] != 0))))
 static void CAT3(c128, abs, s)(ARGS)
 {
 	const double *a = a_;
 	double *o = out;
 	for (int64_t all = n, at = 0; at < all; at += BLOCK, a += 2 * BLOCK, o += BLOCK) {
-		double r[BLOCK];
-		int64_t odd[BLOCK], any = 0;
+		int64_t any = 0;
 		n = MIN(BLOCK, all - at);
 		EACH {
-			double x = a[2 * i], y = a[2 * i + 1], sum = x * x + y * y;
-			odd[i] = (!(sum < 0x1p1000)) | ((sum < 0x1p-900) & ((x != 0) | (y != 0)));
-			any |= odd[i];
-			r[i] = __builtin_sqrt(sum);
+			double sum = a[2 * i] * a[2 * i] + a[2 * i + 1] * a[2 * i + 1];
+			any |= c128_is_odd(sum, a + 2 * i);
+			o[i] = __builtin_sqrt(sum);
 		}
 		for (int64_t i = 0; any && i < n; i++)
-			if (odd[i])
-				kern_complex128[ELEM_abs](1, r + i, a + 2 * i, NULL, NULL);
-		memcpy(o, r, sizeof *r * (size_t)n);
+			if (c128_is_odd(a[2 * i] * a[2 * i] + a[2 * i + 1] * a[2 * i + 1], a + 2 * i))
+				kern_complex128[ELEM_abs](1, o + i, a + 2 * i, NULL, NULL);
 	}
 }
 
