@@ -443,6 +443,12 @@ static void sum_run(const struct em *e, struct nest_cx *n, int lane)
 	n->run = !any ? 0 : n->wide ? MAX(4, MIN(SUM_RUN_F32, turns / 8)) : SUM_RUN;
 }
 
+/* Where the sums of reduction r in mem are of the lanes at hand. */
+static LV sums_at(struct em *e, const struct gen_red *r, LV mem)
+{
+	return em_gep(e, is_f32_sum(r) ? e->f64 : acc_type(e, r, 0), mem, LLVMBuildSub(e->b, e->var[e->s->lane], e->sums_lo, ""));
+}
+
 static void nest(struct em *e, const struct gen_body *b, const struct gen_nest *x)
 {
 	int lane = -1;
@@ -465,8 +471,12 @@ static void nest(struct em *e, const struct gen_body *b, const struct gen_nest *
 	LV part[GEN_MAX_OUT];
 	struct nest_cx n = { .b = b, .x = x, .acc = acc };
 	sum_run(e, &n, outer ? -1 : lane);
+	bool sums = e->sums && x->vars;
 	for (int i = 0; i < x->nred; i++)
-		acc_clear(e, &b->red[x->red[i].red], &acc[i], n.wide && is_f32_sum(&b->red[x->red[i].red]));
+		if (sums)
+			acc[i].mem[0] = sums_at(e, &b->red[x->red[i].red], e->sums[i][0]);
+		else
+			acc_clear(e, &b->red[x->red[i].red], &acc[i], n.wide && is_f32_sum(&b->red[x->red[i].red]));
 	int index = (int)(x - b->nest);
 	if (x->nkeep) {
 		e->kept[index] = mem_alloc(sizeof(LV) * (size_t)x->nkeep);
@@ -478,7 +488,8 @@ static void nest(struct em *e, const struct gen_body *b, const struct gen_nest *
 		}
 	}
 	e->nest = x;
-	nest_loops(e, &n, 0, outer ? -1 : lane);
+	if (!sums)
+		nest_loops(e, &n, 0, outer ? -1 : lane);
 	e->nest = NULL;
 	for (int i = 0; i < x->nred; i++) {
 		int id = x->red[i].red;
@@ -539,6 +550,94 @@ static void body_turn(struct em *e, void *p)
 		e->kept[i] = NULL;
 	}
 	turn_close(e, bb, NULL);
+}
+
+/* --- columns, some rows at a time ------------------------------------------ */
+
+enum { DOWN_ROWS = 8, DOWN_COLUMNS = 1024 };
+
+/* Sums of no rows at all; those of rows from first on, n of them, go to what there is. */
+struct down { const struct gen_body *b; LV first; int64_t n; };
+static void down_turn(struct em *e, void *p)
+{
+	const struct down *d = p;
+	const struct gen_nest *x = d->b->nest;
+	LV acc[GEN_MAX_OUT];
+	int v = e->s->down, w = e->width;
+	LLVMBasicBlockRef bb = turn_open(e, 0);
+	e->body_scope = e->cur;
+	e->body = d->b;
+	e->nest = x;
+	for (int i = 0; i < x->nred; i++) {
+		const struct gen_red *r = &d->b->red[x->red[i].red];
+		acc[i] = em_identity(e, (enum redop)r->redop, r->acc[0], w);
+		acc[i] = is_order(r) ? em_order(e, r->acc[0], r->redop == RED_max, acc[i]) : acc[i];
+	}
+	for (int64_t k = 0; k < d->n; k++) {
+		LLVMBasicBlockRef row = turn_open(e, 1u << v);
+		e->var[v] = LLVMBuildAdd(e->b, d->first, em_ki(e->i64, k), "");
+		for (int i = 0; i < x->nred; i++) {
+			const struct gen_red *r = &d->b->red[x->red[i].red];
+			LV y = em_get_as(e, x->red[i].node[0], true);
+			y = em_splat(e, is_order(r) ? em_order(e, r->acc[0], r->redop == RED_max, y) : y, w);
+			combine_acc(e, r, &acc[i], &y);
+		}
+		turn_close(e, row, NULL);
+	}
+	for (int i = 0; i < x->nred; i++) {
+		const struct gen_red *r = &d->b->red[x->red[i].red];
+		bool wide = is_f32_sum(r);
+		LV at = sums_at(e, r, e->sums[i][0]);
+		LT t = em_vec(wide ? e->f64 : acc_type(e, r, 0), w);
+		if (wide)
+			acc[i] = LLVMBuildFPExt(e->b, acc[i], t, "");
+		if (d->n) {
+			LV sum = LLVMBuildLoad2(e->b, t, at, "");
+			if (wide)
+				acc[i] = LLVMBuildFAdd(e->b, sum, acc[i], "");
+			else
+				combine_acc(e, r, &sum, &acc[i]);
+			acc[i] = wide ? acc[i] : sum;
+		}
+		LLVMBuildStore(e->b, acc[i], at);
+	}
+	e->nest = NULL;
+	turn_close(e, bb, NULL);
+}
+
+/* The lane loop over some columns: rows go in turns of a few, and what there is of each column at the end is done with. */
+static void down_loops(struct em *e, const struct gen_body *b, LV lo, LV hi, int64_t known, bool full, void (*what)(struct em *, void *), void *arg)
+{
+	const struct gen_nest *x = b->nest;
+	int v = e->s->down, lane = e->s->lane;
+	int64_t n = x->hi[v] - x->lo[v], whole = n / DOWN_ROWS * DOWN_ROWS;
+	LV mem[64][GEN_MAX_OUT];
+	for (int i = 0; i < x->nred; i++) {
+		const struct gen_red *r = &b->red[x->red[i].red];
+		mem[i][0] = em_alloca(e, LLVMArrayType2(is_f32_sum(r) ? e->f64 : acc_type(e, r, 0), DOWN_COLUMNS + 256));
+		LLVMSetAlignment(mem[i][0], (unsigned)e->t->line);
+	}
+	struct loop part = { 0 };
+	bool all = known >= 0 && known <= DOWN_COLUMNS;
+	if (!all) {
+		part = loop_open(e, 0, lo);
+		lo = part.phi;
+	}
+	LV end = all ? hi : block_end(e, lo, DOWN_COLUMNS, hi);
+	known = all ? known : -1;
+	full &= all || DOWN_COLUMNS % e->width == 0;
+	e->sums = mem;
+	e->sums_lo = lo;
+	lane_loop(e, lane, lo, end, known, full, down_turn, &(struct down){ b });
+	struct loop rows = loop_open(e, 0, em_ki(e->i64, x->lo[v]));
+	lane_loop(e, lane, lo, end, known, full, down_turn, &(struct down){ b, rows.phi, DOWN_ROWS });
+	loop_close(e, &rows, DOWN_ROWS, em_ki(e->i64, x->lo[v] + whole), NULL);
+	if (whole < n)
+		lane_loop(e, lane, lo, end, known, full, down_turn, &(struct down){ b, em_ki(e->i64, x->lo[v] + whole), n - whole });
+	lane_loop(e, lane, lo, end, known, full, what, arg);
+	e->sums = NULL;
+	if (!all)
+		loop_close(e, &part, DOWN_COLUMNS, hi, NULL);
 }
 
 /* All turns of s->weave. */
@@ -713,7 +812,10 @@ static void outer_loops(struct em *e, const struct gen_body *b, const struct til
 			if (guard)
 				hi = em_sel(e, guard, hi, lo);
 			struct rest r = { b, t, i + 1 };
-			lane_loop(e, v, lo, hi, known, full, rest_turn, &r);
+			if (s->down >= 0)
+				down_loops(e, b, lo, hi, known, full, rest_turn, &r);
+			else
+				lane_loop(e, v, lo, hi, known, full, rest_turn, &r);
 			e->lane = e->low = -1;
 			e->width = 1;
 			return;

@@ -62,6 +62,8 @@ struct em {
 	struct { uint32_t node; LV mem; } tr[8];     /* transposed blocks of loads */
 	int ntr;
 	LV across_lo, across_hi; /* this tile's range of s->across */
+	LV (*sums)[GEN_MAX_OUT]; /* s->down: those of each reduction of the nest, a number for each column from sums_lo on; NULL: not there */
+	LV sums_lo;
 	LV tr_first;             /* value of the variable in their first row */
 	struct { LV x, sin, cos, n; LLVMBasicBlockRef block; } trig;
 };

@@ -311,7 +311,7 @@ static void masked_store(struct em *e, LV x, unsigned size, LV p, LV mask)
 /* Walking down columns crosses a page a turn, which the hardware does not foresee. */
 static void fetch_ahead(struct em *e, const struct gen_node *n, LV p, unsigned size)
 {
-	if (e->s->lane < 0 || !e->nest || !e->nest->vars)
+	if (e->s->lane < 0 || e->s->down >= 0 || !e->nest || !e->nest->vars)
 		return;
 	int v = e->s->nvar - 1;
 	while (v > 0 && !(e->nest->vars >> v & 1 && e->nest->hi[v] - e->nest->lo[v] > 1))

@@ -11,7 +11,7 @@
 #include "gen.h"
 #include "target.h"
 
-enum { GEN_VERSION = 14, GEN_NV = 14, GEN_NT = 4, GEN_MAX_OUT = 32,
+enum { GEN_VERSION = 15, GEN_NV = 14, GEN_NT = 4, GEN_MAX_OUT = 32,
        GEN_SOURCES = 8,       /* vectors of memory that one whose elements lie apart, as its period says, is made of */
        GEN_WOVEN = 8 };       /* columns that are woven */
 #define GEN_SYMBOL "rondo_kernel"     /* of the function in the code */
@@ -90,6 +90,8 @@ struct gen_sched {
 	int weave;                        /* a short outer variable along which results lie side by side, so many apart along the lane: all of its turns, of
 	                                   * whatever bodies, are made beside each other and woven into dense vectors; -1: none */
 	int width;                        /* lanes */
+	int down;                         /* a reduced variable of which a few turns are made for every column before the next few, whose sums are kept
+	                                   * in memory: rows are read beside each other, as memory likes it; -1: each column has all its turns at once */
 	int norder; uint8_t order[GEN_NV];    /* outer variables, outermost first */
 	int across, across_block;         /* loads that run along this variable, not along the lane, are transposed in
 	                                   * blocks of that many turns, inside the lane loop; -1: none */

@@ -19,6 +19,7 @@ int gen_node_cost(const struct gen_node *n)
 struct score { const struct gen_sched *s; uint32_t *seen; uint32_t stamp; int lane, low; bool loops; double mem, ops, once; int64_t bytes; int least; };      /* least: bytes of the narrowest element */
 
 enum { FAR = 4096 };         /* bytes */
+enum { DOWN_LINES = 32, DOWN_FEW = 8, DOWN_LONG = 64, DOWN_LEAST = 128 };      /* lines of a row that are read at once, and that it has; rows */
 #define SHORT_USE 0.375      /* of dense rows of two or three elements memory takes part of the time */
 /* Vectors until a period ends where one does: each is code of its own, which so many elements pay for; work per row that is dearer done for each element. */
 enum { PHASES = 8, PHASE_WORTH = 4096, ROW_WORK = 16 };
@@ -592,6 +593,52 @@ static double lane_costs(struct score *c, int lane, int low)
 	return k;
 }
 
+/* Bytes of the smallest element that is read. */
+static int narrowest(const struct gen_sched *s)
+{
+	int least = 8;
+	for (uint32_t i = 1; i < s->nnode; i++)
+		if (s->node[i].kind == GN_LOAD && s->node[i].mask >> s->lane & 1)
+			least = MIN(least, dtype_info[s->node[i].dtype].bytes);
+	return least;
+}
+
+/* The variable that s->down may be: columns of many rows, and nothing is left of a turn but what goes into a few reductions, whose sums may be
+ * grouped so. */
+static int down_of(const struct gen_sched *s)
+{
+	const struct gen_body *b = s->body;
+	const struct gen_nest *x = b->nest;
+	int v = -1;
+	if (s->nbody != 1 || !b->nnest || s->weave >= 0 || x->level || x->nkeep || x->nst || s->var[s->lane].ext < DOWN_LONG * s->t->vbytes / narrowest(s))
+		return -1;
+	for (int i = 1; i < b->nnest; i++)
+		if (b->nest[i].vars)
+			return -1;
+	for (int i = 0; i < x->nred; i++) {
+		const struct gen_red *r = &b->red[x->red[i].red];
+		enum dtype acc = (enum dtype)r->acc[0];
+		if (r->redop > RED_xor || r->redop == RED_mul || r->n != 1 || dtype_info[acc].cls == DT_COMPLEX || (r->redop == RED_add && dtype_info[acc].cls == DT_FLOAT && acc != DT_f32))
+			return -1;
+	}
+	for (int u = 0; u < s->nvar; u++)
+		if (x->vars >> u & 1 && x->hi[u] - x->lo[u] > 1) {
+			if (v >= 0)
+				return -1;
+			v = u;
+		}
+	return v >= 0 && x->nred && x->hi[v] - x->lo[v] >= DOWN_LEAST ? v : -1;
+}
+
+/* Lines of each row that a tile has at least: fewer if there were few tiles. */
+static int64_t down_lines(const struct gen_sched *s)
+{
+	int64_t lines = DOWN_LINES;
+	while (lines > DOWN_FEW && s->var[s->lane].ext < DOWN_FEW * lines * s->width)
+		lines /= 2;
+	return lines;
+}
+
 void gen_shape(struct arena *a, struct gen_sched *s)
 {
 	const struct gen_target *t = s->t;
@@ -642,6 +689,7 @@ void gen_shape(struct arena *a, struct gen_sched *s)
 			}
 		}
 	s->lane = lane >= 0 && (!inner_ok || best < inner) ? lane : -1;
+	s->down = -1;
 	s->low = s->lane < 0 || (low >= 0 && row_work(s, low) >= ROW_WORK && can_weave(s, low)) ? -1 : low;
 	if (s->low >= 0 && gen_lane_turn(s, s->width) * low_ext(s, low) > s->width)
 		s->width /= t->vectors;         /* a turn is several vectors */
@@ -657,7 +705,9 @@ void gen_shape(struct arena *a, struct gen_sched *s)
 		int ops = 0;
 		for (uint32_t i = 1; i < s->nnode; i++)
 			ops += s->node[i].mask >> s->lane & 1 ? gen_node_cost(&s->node[i]) : 0;
-		if (ops <= 10 && s->nbody == 1 && (s->var[s->lane].ext >= 16 * s->width || s->var[s->lane].ext % (s->width * t->columns) == 0))
+		if (ops <= 10 && (s->down = down_of(s)) >= 0)
+			s->width = t->vbytes / narrowest(s);
+		else if (ops <= 10 && s->nbody == 1 && (s->var[s->lane].ext >= 16 * s->width || s->var[s->lane].ext % (s->width * t->columns) == 0))
 			s->width *= t->columns;
 	}
 	if (s->lane >= 0) {
@@ -721,6 +771,8 @@ void gen_shape(struct arena *a, struct gen_sched *s)
 		int64_t blk = MAX((ext + need - 1) / need, 1);
 		if (s->order[i] == s->lane)
 			blk = (blk + turn - 1) / turn * turn;
+		if (s->order[i] == s->lane && s->down >= 0)
+			blk = MAX(blk, down_lines(s) * turn);
 		if (s->order[i] == s->across)
 			blk = (blk + 2 * s->across_block - 1) / (2 * s->across_block) * (2 * s->across_block);
 		s->block = blk;

@@ -1130,13 +1130,15 @@ class Draw:
     # --- sums of many
 
     def long(self):
-        few = self.pick([1, 2, 3, 5, 16, 64])          # whole vectors of columns are added in another way than some
-        n = self.pick({16: [100_000, 262_144], 64: [40_001, 100_000]}.get(few, [10_000, 40_001, 100_000, 262_144, 500_000]))
+        few = self.pick([1, 2, 3, 5, 16, 64, 2100])    # whole vectors of columns are added in another way than some, and those of long rows in a third
+        n = self.pick({16: [100_000, 262_144], 64: [40_001, 100_000], 2100: [130, 700]}.get(few, [10_000, 40_001, 100_000, 262_144, 500_000]))
         x = self.input((n, few) if few > 5 else self.pick([(n,), (n, few), (few, n), (n // few, few, 3)]), self.pick(["float32"] * 4 + ["bfloat16"]), "unit")
         self.most = 2_000_000
         self.palette = [1, 2, 3]
         big = x.shape.index(max(x.shape))
         f = self.pick(["sum", "sum", "sumsq", "mean", "var", "dot", "dot2", "window", "cumsum", "norm", "segment", "all", "lse", "softmax", "standard", "scan"])
+        if few > n:
+            big, f = 0, self.pick(["sum", "sum", "sumsq", "mean", "var", "norm", "lse", "standard"])
         if f in ("var", "norm", "lse", "softmax", "standard") and self.odds(0.5):        # computed once, and read in each pass
             x = self.step("approx", self.pick(["jnp.tanh(jnp.log($0 * $0 + 1))", "jnp.sin($0) * jax.nn.gelu($0) * 0.5", "jnp.log1p(jnp.exp($0)) * 0.5 - $0"]), x)
         if f in ("window", "cumsum") and x.dtype != "float32":

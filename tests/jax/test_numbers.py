@@ -106,7 +106,7 @@ def test_sums_are_rounded_about_once(tier, platform):
     library.set_option("tier", tier)
     try:
         for shape, axis in [((32, 512), 0), ((100, 512), 0), ((4096, 256), 0), ((100000, 16), 0), ((16, 500, 64), 1), ((64, 50, 300), (0, 1)), ((2000, 64, 3), 0),
-                            ((35003, 31), 0), ((32, 64, 64, 16), (0, 1, 2)), ((70000, 2, 16), (0, 1))]:
+                            ((35003, 31), 0), ((32, 64, 64, 16), (0, 1, 2)), ((70000, 2, 16), (0, 1)), ((1003, 3000), 0), ((3, 200, 1025), 1)]:
             x = rng.random(shape, np.float32)
             assert near(jax.jit(lambda x: x.sum(axis))(x), x.astype(np.float64).sum(axis)) < 4.5e-8, (shape, axis)
             assert near(jax.jit(lambda x: (x * x).sum(axis))(x), np.square(x.astype(np.float64)).sum(axis)) < 5e-8, (shape, axis)
