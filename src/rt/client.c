@@ -214,8 +214,9 @@ static void given_up(struct part *p, const struct rt_event *of)
 {
 	if (of && p->done != of)
 		return;
-	rt_event_ask(p->done);
-	err_free(launch_fail(p->l, ERR(CANCELLED, "the launch was given up by who waited for it")));
+	struct err *why = launch_fail(p->l, ERR(CANCELLED, "the launch was given up by who waited for it"));
+	err_heard(why);
+	err_free(why);
 }
 
 void rt_client_give_up(struct rt_client *c, const struct rt_event *of)
