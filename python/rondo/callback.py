@@ -178,9 +178,10 @@ def settle():
         while runs() and time.monotonic() < until:
             time.sleep(.001)
         _left = runs()
-    except BaseException:
+    except BaseException as e:
         _left = True
-        raise
+        if not given_up or not isinstance(e, KeyboardInterrupt):      # it has been told
+            raise
     finally:
         lib.rondo_await(False)
         if _left:
