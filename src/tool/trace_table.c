@@ -275,7 +275,7 @@ static void summary(struct table *t, double n, double step)
 	printf("\nof that a device\n%7.1f %%  computes\n%7.1f %%  waits for communication\n%7.1f %%  calls the host\n%7.1f %%  has nothing to do\n",
 	       100 * lane[COMPUTE] / step, 100 * lane[COMM] / step, 100 * lane[HOST] / step, MAX(100 - 100 * all / step, 0));
 	if (lane[BESIDE] > 0)
-		printf("%7.1f %%  computes with communication under way\n", 100 * lane[BESIDE] / step);
+		printf("%7.1f %%  has communication under way while it computes\n", 100 * lane[BESIDE] / step);
 	if (t->lost > 0)
 		printf("%.0f events found no room and are missing here\n", t->lost);
 }

@@ -360,7 +360,7 @@ for i in range(3):
             flown.append((begins, ends))
     assert len(flown) >= 6 and any(b[0] < a[1] for a, b in itertools.pairwise(flown))
     table = subprocess.run([ROOT / "build/rondo", "trace", file], capture_output=True, text=True)
-    share = re.search(r"([0-9.]+) %  computes with communication under way", table.stdout)
+    share = re.search(r"([0-9.]+) %  has communication under way while it computes", table.stdout)
     assert share and 0 < float(share[1]) <= 100, table.stdout
 
 
