@@ -444,6 +444,36 @@ except KeyboardInterrupt:
 """
 
 
+CALLS = """
+import os, signal, threading, time, jax, numpy as np
+signal.signal(signal.SIGINT, signal.default_int_handler)
+calls = 0
+def tick(x):
+    global calls
+    calls += 1
+    return x
+x = np.ones((400, 400), np.float32)
+f = jax.jit(lambda x: jax.lax.fori_loop(0, 10 ** 9, lambda i, x: x @ x / 400 * jax.pure_callback(tick, jax.ShapeDtypeStruct((), x.dtype), x[0, 0]), x)).lower(x).compile()
+threading.Timer(.5, os.kill, [os.getpid(), signal.SIGINT]).start()
+try:
+    f(x)
+except (KeyboardInterrupt, jax.errors.JaxRuntimeError):      # raised here, or in the function
+    pass
+for i in range(100):
+    before = calls
+    time.sleep(.2)
+    if before == calls: break
+print(calls > 0, before == calls)
+"""
+
+
+@pytest.mark.only_rondo("XLA:CPU calls Python on the caller's thread")
+def test_what_was_interrupted_does_not_go_on():
+    """Nobody will read what it makes: a loop that calls Python ends with the wait for it, wherever Ctrl-C found it."""
+    r = subprocess.run([sys.executable, "-c", CALLS], capture_output=True, text=True, timeout=120)
+    assert r.returncode == 0 and r.stdout == "True True\n" and not r.stderr.startswith("rondo"), (r.stdout, r.stderr)
+
+
 @pytest.mark.only_rondo("Rondo's words")
 def test_what_the_end_waits_for_is_said():
     """On a terminal, until that is over."""
