@@ -89,7 +89,7 @@ grep -q "'--devices' cannot be '2000': a number from 1 to 1024" "$dir/err" || fa
 # A folder goes before a program of its name.
 mkdir "$dir/test"
 (cd "$dir" && "$rondo" explain test) >"$dir/out" 2>"$dir/err"
-grep -q "'test' has no program in it" "$dir/err" || fail "a folder is not looked at"
+grep -q "'test' has nothing in it that RONDO_EXPLAIN has written" "$dir/err" || fail "a folder is not looked at"
 # Python that has no package.
 env RONDO_CACHE="$dir/cache" RONDO_PYTHON=/nowhere/python "$rondo" doctor >"$dir/out" 2>"$dir/err" && fail "doctor is content without Python"
 said "Python .*/nowhere/python"

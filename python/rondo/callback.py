@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import dataclasses
 import itertools
+import math
 import os
 import threading
 import time
@@ -24,7 +25,7 @@ _numbers = itertools.count(1)
 _table = {}             # number -> _Entry
 _pointers = []          # what ctypes must not collect
 _process = os.getpid()
-_left = False           # Python ends, and no program calls it any more
+_left = False           # Python ends, and does not wait for the programs that still run
 
 
 @dataclasses.dataclass
@@ -161,32 +162,37 @@ def install():
 
 
 def settle():
-    """Python ends when the programs that call it have; Ctrl-C leaves those that still run with an error instead of a dead interpreter.  (JAX waits for
-    such programs at the end, too, but that comes later.)"""
-    if _left or os.getpid() != _process or not library.get().rondo_calling():
+    """Python ends when the programs that call it have.  (JAX waits for them, too, but that comes later.)  After Ctrl-C nobody wants what any program does:
+    those that run are over in a moment, or, where Ctrl-C comes while they are waited for, or a callback or a kernel takes long, Python ends without them."""
+    global _left
+    lib = library.get()
+    given_up = early.interrupted()
+    runs = lib.rondo_runs if given_up else lib.rondo_calling
+    if _left or os.getpid() != _process or not runs():
         return
     try:
-        library.get().rondo_await(True)
-        while library.get().rondo_calling():
+        if given_up:
+            lib.rondo_give_up()
+        lib.rondo_await(True)
+        until = time.monotonic() + (1 if given_up else math.inf)
+        while runs() and time.monotonic() < until:
             time.sleep(.001)
-    except BaseException:
-        leave()
-        raise
+        _left = runs()
+    except BaseException as e:
+        _left = True
+        if not given_up or not isinstance(e, KeyboardInterrupt):      # it has been told
+            raise
     finally:
-        library.get().rondo_await(False)
-
-
-def leave():
-    global _left
-    _left = True
-    library.get().rondo_set_python(None)
-    library.get().rondo_set_callback(library.CALLBACK(), library.COUNT())
+        lib.rondo_await(False)
+        if _left:
+            early.abandon()
 
 
 def uninstall():
     """Other functions that are called at the end may have run programs."""
     settle()
-    leave()
+    library.get().rondo_set_python(None)
+    library.get().rondo_set_callback(library.CALLBACK(), library.COUNT())
 
 
 def _spec(aval):

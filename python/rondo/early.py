@@ -28,6 +28,31 @@ def _end():
         last.pop()()
 
 
+def interrupted():
+    """Has Ctrl-C ended the script?"""
+    return isinstance(getattr(sys, "last_value", None), KeyboardInterrupt) and not hasattr(sys, "ps1") and not sys.flags.interactive
+
+
+def abandon():
+    """What still runs is not waited for: when all that others have registered with atexit has been called, the process ends as Ctrl-C ends one."""
+    for module, name in (("jax._src.api", "clean_up"), ("jax._src.dispatch", "wait_for_tokens")):       # they would wait
+        function = getattr(sys.modules.get(module), name, None)
+        if function is not None:
+            atexit.unregister(function)
+    if _die not in last:
+        last.insert(0, _die)
+
+
+def _die():
+    import contextlib
+    import signal
+    for stream in sys.stdout, sys.stderr:
+        with contextlib.suppress(Exception):
+            stream.flush()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.raise_signal(signal.SIGINT)
+
+
 class _Waiter:
     """A finder of modules that finds none, and calls a function when one that it knows has been loaded."""
 

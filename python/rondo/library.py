@@ -29,6 +29,10 @@ def load(path):
     lib.rondo_set_callback.argtypes = [CALLBACK, COUNT]
     lib.rondo_calling.restype = ctypes.c_int64
     lib.rondo_calling.argtypes = []
+    lib.rondo_runs.restype = ctypes.c_int
+    lib.rondo_runs.argtypes = []
+    lib.rondo_give_up.restype = None
+    lib.rondo_give_up.argtypes = []
     lib.rondo_await.restype = None
     lib.rondo_await.argtypes = [ctypes.c_int]
     lib.rondo_set_python.restype = None

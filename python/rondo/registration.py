@@ -8,7 +8,6 @@ import atexit
 import ctypes
 import functools
 import os
-import signal
 import sys
 import time
 import warnings
@@ -336,8 +335,8 @@ def persistent_cache():
 
 
 def interrupted_compiles():
-    """Ctrl-C leaves a compile to the thread of jaxlib that it is on.  That goes on with module and client, which therefore stay; and what it runs in
-    must be there: so the end of Python waits for it.  Ctrl-C again ends the process.  A child that was forked does not have that thread."""
+    """Ctrl-C leaves a compile to the thread that it is on, jaxlib's or Rondo's.  That goes on with module and client, which therefore stay; and what it runs in
+    must be there: so the end of Python waits for it, unless it is Ctrl-C, then or now, that ends the process.  A child that was forked does not have that thread."""
     from jax._src import compiler
     original = compiler.backend_compile_and_load
     left = 0                                    # how many must have begun before the last that was left can be over
@@ -350,9 +349,14 @@ def interrupted_compiles():
             raise jax.errors.JaxRuntimeError(f"FAILED_PRECONDITION: {library.forked()}")
         begun, _ = library.compiles()
         try:
-            return original(backend, module, *args, **kwargs)
+            try:
+                return original(backend, module, *args, **kwargs)
+            except jax.errors.JaxRuntimeError:
+                library.compiles()                  # what interrupted it is raised in the next function
+                raise
         except BaseException as e:
             if backend.platform == NAME and not isinstance(e, jax.errors.JaxRuntimeError):
+                e.__suppress_context__ = True       # an error of the compile that was left
                 library.keep_client(True)
                 for kept in (module, backend):
                     ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
@@ -364,10 +368,12 @@ def interrupted_compiles():
         try:
             until = time.monotonic() + 60       # for jaxlib to hand it over
             while left and ((counts := library.compiles())[0] != counts[1] or (counts[0] < left and time.monotonic() < until)):
+                if early.interrupted():
+                    early.abandon()
+                    return
                 time.sleep(.02)
         except KeyboardInterrupt:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            signal.raise_signal(signal.SIGINT)
+            early.abandon()
 
     import jax
     compiler.backend_compile_and_load = compile_and_load

@@ -227,6 +227,21 @@ __attribute__((visibility("default"))) void rondo_await(int begins)
 		watch_close(&w);
 }
 
+__attribute__((visibility("default"))) int rondo_runs(void)
+{
+	char text[128];
+
+	return any_awaited(NULL, text, sizeof text);
+}
+
+__attribute__((visibility("default"))) void rondo_give_up(void)
+{
+	pthread_mutex_lock(&open_lock);
+	for (struct pjrt_client *c = open_clients; c; c = c->next)
+		rt_client_give_up(c->rt, NULL);
+	pthread_mutex_unlock(&open_lock);
+}
+
 /* What is queued runs to its end, and who waits for the process is told. */
 static void stop(struct pjrt_client *c)
 {

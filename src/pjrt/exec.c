@@ -218,8 +218,33 @@ static struct err *exec_new(struct pjrt_client *c, struct prog *p, const struct 
 enum { COMPILE_S = 5 /* then it says so */, BIG_PROGRAM = 4096, LEAST_STACK = 16 << 20, STACK_PER_BYTE = 128 };
 static const size_t big_stack = (size_t)1 << 30;
 
-struct compile { struct rt_client *rt; const struct pass_opts *po; const struct pjrt_program *src; bool busy; struct watch watch; struct prog *p; struct err *e; };
+/* Who is interrupted goes away from it: it has copies of what it reads then, and the last to go frees it. */
+struct compile {
+	struct rt_client *rt;
+	struct pass_opts po;
+	const void *code; size_t n;
+	bool busy;
+	struct watch watch;
+	struct prog *p; struct err *e;
+	_Atomic int refs;
+	struct rt_event *over;
+	bool left;
+	int host[];
+};
 static _Thread_local struct compile *compiling;
+static atomic_llong begun, ended;       /* those that were left count once more, until they are over */
+
+static void compile_unref(struct compile *c)
+{
+	if (atomic_fetch_sub(&c->refs, 1) > 1)
+		return;
+	rt_event_unref(c->over);
+	prog_free(c->p);
+	err_free(c->e);
+	if (c->left)
+		atomic_fetch_add(&ended, 1);
+	free(c);
+}
 
 /* The name of the program is known when it has been read: peers that wait are told. */
 static struct err *read_program(const void *p, size_t n, struct ir_module **out)
@@ -239,13 +264,14 @@ static struct err *compile_text(void *v)
 {
 	struct compile *c = v;
 
-	return pass_compile_cached(c->po, read_program, c->src->code, c->src->code_size, &c->p);
+	return pass_compile_cached(&c->po, read_program, c->code, c->n, &c->p);
 }
 
 static void *compile_main(void *v)
 {
 	struct compile *c = v;
 
+	struct rt_event *over = c->over;
 	compiling = c;
 	watch_open(&c->watch, COMPILE_S, NULL, NULL);
 	watch_say(&c->watch, "compiling");
@@ -253,33 +279,62 @@ static void *compile_main(void *v)
 	watch_close(&c->watch);
 	if (c->busy)
 		rt_client_busy(c->rt, NULL);
+	if (over)
+		rt_event_set(over, NULL);
+	compile_unref(c);
 	return NULL;
 }
 
 static struct err *compile(struct rt_client *rt, const struct pass_opts *po, const struct pjrt_program *src, struct prog **out)
 {
-	struct compile c = { .rt = rt, .po = po, .src = src };
+	bool big = src->code_size >= BIG_PROGRAM;
+	size_t nhost = po->plan.host ? (size_t)po->ndev * sizeof *po->plan.host : 0, nbytes = sizeof(struct compile) + nhost + (big ? src->code_size : 0);
+	struct compile *c = malloc(nbytes);
+	struct err *e = NULL;
 	pthread_attr_t a;
 	pthread_t t;
 
-	if (src->code_size < BIG_PROGRAM) {
-		compile_main(&c);
+	if (!c)
+		return ERR(EXHAUSTED, "out of host memory: asked for %zu bytes", nbytes);
+	*c = (struct compile){ .rt = rt, .po = *po, .code = src->code, .n = src->code_size, .refs = 2, .over = big ? rt_event_new() : NULL };
+	if (nhost)
+		c->po.plan.host = memcpy(c->host, po->plan.host, nhost);
+	if (!big) {
+		compile_main(c);
+	} else if (!c->over) {
+		c->refs = 1;
+		e = ERR(EXHAUSTED, "out of host memory: asked for an event");
 	} else {
+		c->code = memcpy((char *)c->host + nhost, src->code, src->code_size);
 		/* Where address space is short less will do, but not less than the program's operations may need. */
 		size_t stack = big_stack, least = MIN(big_stack, LEAST_STACK + STACK_PER_BYTE * src->code_size);
 		int r;
 		pthread_attr_init(&a);
 		do {
 			pthread_attr_setstacksize(&a, stack);
-			r = pthread_create(&t, &a, compile_main, &c);
+			r = pthread_create(&t, &a, compile_main, c);
 		} while (r && (stack /= 2) >= least);
 		pthread_attr_destroy(&a);
-		if (r)
-			return ERR(EXHAUSTED, "out of host memory: no stack of %zu bytes to compile on: %s", least, strerror(r));
-		pthread_join(t, NULL);
+		if (r) {
+			c->refs = 1;
+			e = ERR(EXHAUSTED, "out of host memory: no stack of %zu bytes to compile on: %s", least, strerror(r));
+		} else if (rt_event_wait_or(c->over)) {
+			pthread_join(t, NULL);
+		} else {
+			pthread_detach(t);
+			atomic_fetch_add(&begun, 1);
+			c->left = true;
+			e = ERR(CANCELLED, "interrupted in a compile");
+		}
 	}
-	*out = c.p;
-	return c.e;
+	if (!e) {
+		*out = c->p;
+		e = c->e;
+		c->p = NULL;
+		c->e = NULL;
+	}
+	compile_unref(c);
+	return e;
 }
 
 /* Into how many parts each device's program is cut: what it says of devices is in its text alone. */
@@ -336,8 +391,6 @@ out:
 	pjrt_options_free(&o);
 	return e;
 }
-
-static atomic_llong begun, ended;
 
 __attribute__((visibility("default"))) void rondo_compiles(int64_t *some, int64_t *over)
 {
@@ -435,7 +488,10 @@ struct err *pjrt_LoadedExecutable_Execute(struct pjrt_LoadedExecutable_Execute *
 	TRY_GOTO(e, pjrt_parts_run(x, arg, o->non_donatable_input_indices, o->num_non_donatable_input_indices,
 	                           o->launch_id, out, done), out);
 	/* What a Python function raises is raised by the call, as on JAX's cpu. */
-	if (x->python && n == 1 && rt_event_wait_or(done[0]) && (e = rt_event_wait(done[0]))) {
+	bool over = x->python && n == 1 && rt_event_wait_or(done[0]);
+	if (x->python && n == 1 && !over)       /* nor does it go on behind who has been interrupted */
+		rt_client_give_up(x->client->rt, done[0]);
+	if (over && (e = rt_event_wait(done[0]))) {
 		for (size_t i = 0; i < nres; i++)
 			rt_buffer_unref(out[i]);
 		rt_event_unref(done[0]);

@@ -28,6 +28,8 @@ typedef void rondo_count(uint64_t id, int change);
 void rondo_set_callback(rondo_callback *fn, rondo_count *count);      /* NULL: calls fail from now on */
 
 int64_t rondo_calling(void);               /* runs that may call one, of all devices of this process, and are not over */
+int rondo_runs(void);                      /* does any device of this process run a program? */
+void rondo_give_up(void);                  /* all that run or are queued fail as soon as they can */
 void rondo_await(int begins);              /* the process waits for what runs: whoever sits before it is told after a second, until it ends */
 
 /* What Ctrl-C needs of CPython: addresses of PyGILState_Ensure, PyGILState_Release, PyErr_CheckSignals, PyErr_Occurred, PyErr_Clear and

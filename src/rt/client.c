@@ -209,6 +209,29 @@ bool rt_client_runs(struct rt_client *c, char *text, size_t n)
 	return any;
 }
 
+/* Under its device's lock. */
+static void given_up(struct part *p, const struct rt_event *of)
+{
+	if (of && p->done != of)
+		return;
+	struct err *why = launch_fail(p->l, ERR(CANCELLED, "the launch was given up by who waited for it"));
+	err_heard(why);
+	err_free(why);
+}
+
+void rt_client_give_up(struct rt_client *c, const struct rt_event *of)
+{
+	for (int i = 0; i < c->ndev; i++) {
+		struct rt_device *d = &c->dev[i];
+		pthread_mutex_lock(&d->lock);
+		for (struct part *p = d->under; p; p = p->next)
+			given_up(p, of);
+		for (unsigned h = atomic_load(&d->head); h != atomic_load(&d->tail); h++)
+			given_up(&d->q[h % RT_RING].l->part[d->q[h % RT_RING].i], of);
+		pthread_mutex_unlock(&d->lock);
+	}
+}
+
 int rt_client_ndev(const struct rt_client *c) { return c->ndev; }
 int rt_client_parts(const struct rt_client *c) { return c->parts; }
 struct rt_device *rt_client_device(const struct rt_client *c, int i) { return &c->dev[i]; }

@@ -33,6 +33,9 @@ extern const char rt_forked[];                             /* what a child that 
 void rt_client_free(struct rt_client *c);                  /* after that, if it has not been done */
 /* Writes what a device of this process runs, "'step'" or "a host callback of 'step'"; false: none runs anything. */
 bool rt_client_runs(struct rt_client *c, char *text, size_t n);
+/* Nobody is left who would want what these launches do: the one that `of` is the end of, or, if NULL, all that run or are queued.  They fail, unwatched, when the
+ * command is over that each is at. */
+void rt_client_give_up(struct rt_client *c, const struct rt_event *of);
 /* The process ends and arrays may still be read: stops the threads and leaves the job, as if nobody had any array, but nothing is freed. */
 void rt_client_end(struct rt_client *c);
 int rt_client_ndev(const struct rt_client *c);             /* of this process */

@@ -106,9 +106,14 @@ static void facts(struct str *s, const struct rt_trace_event *e)
 	str_add(s, "}},\n");
 }
 
-static void event(struct str *s, int device, const struct rt_trace_event *e, uint64_t t0)
+static void thread(struct str *s, int device, unsigned tid, const char *name)
 {
-	str_addf(s, "{\"ph\":\"X\",\"pid\":%d,\"tid\":%u,\"ts\":%.3f,\"dur\":%.3f,\"name\":\"", device, e->lane,
+	str_addf(s, "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%u,\"args\":{\"name\":\"%s\"}},\n", device, tid, name);
+}
+
+static void event(struct str *s, int device, const struct rt_trace_event *e, unsigned tid, uint64_t t0)
+{
+	str_addf(s, "{\"ph\":\"X\",\"pid\":%d,\"tid\":%u,\"ts\":%.3f,\"dur\":%.3f,\"name\":\"", device, tid,
 	         (double)(e->t0 - t0) / 1e3, (double)(e->t1 - e->t0) / 1e3);
 	text(s, e->op->name);
 	if (*e->op->site) {
@@ -118,7 +123,25 @@ static void event(struct str *s, int device, const struct rt_trace_event *e, uin
 	facts(s, e);
 }
 
-struct writing { struct rt_trace_read r; size_t dev, ev; uint64_t lost; bool begun; struct str s; };
+enum { BESIDE = 32 };
+
+struct writing { struct rt_trace_read r; size_t dev, ev; uint64_t lost, until[BESIDE]; unsigned nbeside; bool begun; struct str s; };
+
+/* Events of one thread do not overlap, or Perfetto drops them: of what is under way at once each has a thread of its own.  They come as they end. */
+static unsigned thread_of(struct writing *w, const struct rt_trace_event *e, bool *fresh)
+{
+	unsigned k = 0;
+
+	*fresh = false;
+	if (e->lane != RT_LANE_BESIDE)
+		return e->lane;
+	while (k < BESIDE - 1 && w->until[k] > e->t0)
+		k++;
+	*fresh = k >= w->nbeside;
+	w->nbeside = MAX(w->nbeside, k + 1);
+	w->until[k] = e->t1;
+	return RT_LANE_BESIDE + k;
+}
 
 /* The next part of the file: what is there would take several times its own memory as a whole. */
 static bool next(void *v, const void **p, size_t *n)
@@ -136,12 +159,18 @@ static bool next(void *v, const void **p, size_t *n)
 		const struct rt_trace_device *d = &w->r.dev[w->dev];
 		if (w->ev == 0) {
 			str_addf(s, "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"device %d\"}},\n", d->id, d->id);
-			for (int k = 0; k < RT_LANES; k++)
-				str_addf(s, "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}},\n", d->id, k, lane[k]);
+			for (unsigned k = 0; k < RT_LANES; k++)
+				thread(s, d->id, k, lane[k]);
+			memset(w->until, 0, sizeof w->until);
+			w->nbeside = 1;
 		}
-		if (w->ev < d->n)
-			event(s, d->id, &d->ev[w->ev], w->r.t0);
-		else {
+		if (w->ev < d->n) {
+			bool fresh;
+			unsigned tid = thread_of(w, &d->ev[w->ev], &fresh);
+			if (fresh)
+				thread(s, d->id, tid, lane[RT_LANE_BESIDE]);
+			event(s, d->id, &d->ev[w->ev], tid, w->r.t0);
+		} else {
 			w->dev++;
 			w->ev = (size_t)-1;
 		}

@@ -248,7 +248,7 @@ static struct block *extend(struct sym_heap *h, size_t size)
 
 /* Blocks of one size and one origin are told once, with how many they are and on which devices. */
 struct held { size_t bytes; int index, n, first, last, heaps; char what[160]; };
-enum { HELD = 5, LITTLE = 1000 };      /* told at most; less than that part of the largest is not */
+enum { HELD = 5, LITTLE = 1000 };      /* told at most; less than that part of the largest, or of what was asked for, is not */
 
 static void held_by(struct sym_heap *h, struct held *top)
 {
@@ -277,8 +277,8 @@ static void held_by(struct sym_heap *h, struct held *top)
 	pthread_mutex_unlock(&h->lock);
 }
 
-/* Of h; or, where it is their common room that is short, of all heaps of its world. */
-static void largest(struct sym_heap *h, bool all, struct str *s)
+/* Of h; or, where it is their common room that is short for n bytes, of all heaps of its world. */
+static void largest(struct sym_heap *h, bool all, size_t n, struct str *s)
 {
 	struct sym_world *w = h->world;
 	struct held top[HELD] = { 0 };
@@ -286,7 +286,7 @@ static void largest(struct sym_heap *h, bool all, struct str *s)
 	for (int i = 0; i < w->nlocal; i++)
 		if (all || i == h->i)
 			held_by(&w->heap[i], top);
-	for (const struct held *t = top; t < top + HELD && t->n && t->bytes >= top->bytes / LITTLE; t++) {
+	for (const struct held *t = top; t < top + HELD && t->n && t->bytes >= MAX(top->bytes, n) / LITTLE; t++) {
 		str_add(s, t > top ? ", " : "; largest live buffers: ");
 		if (t->n > 1)
 			str_addf(s, "%d of ", t->n);
@@ -342,7 +342,7 @@ struct err *sym_take(struct sym_heap *h, size_t n, int64_t limit, const char *wh
 		bool space = !limit || MAX(n, size) <= (uint64_t)MAX(limit - total, 0);      /* there is memory, but no address space in one piece */
 		int64_t room = space ? (int64_t)(h->reserve - h->top) : MAX(limit - total, 0);
 		pthread_mutex_unlock(&h->lock);
-		largest(h, !space, &s);
+		largest(h, !space, n, &s);
 		bool near = llabs((int64_t)n - room) < 100000;       /* in MB they would be the same */
 		struct str t = { 0 };
 		str_addf(&t, "out of memory: device %d was asked for ", h->world->first + h->i);

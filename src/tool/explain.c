@@ -211,7 +211,7 @@ static struct err *of_folder(struct programs *p, const char *folder, const char 
 	}
 	files_free(&f);
 	if (!e && !p->x.n)
-		e = ERR(NOT_FOUND, "'%s' has no program in it", folder);
+		e = ERR(NOT_FOUND, "'%s' has nothing in it that RONDO_EXPLAIN has written; a program in a file is explained by the file's name", folder);
 	if (!e) {
 		struct str how = {0};
 		qsort(p->x.p, p->x.n, sizeof *p->x.p, costlier);

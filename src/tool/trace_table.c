@@ -35,12 +35,13 @@ static void text(struct str *s, const char *line, const char *key)
 	}
 }
 
-enum { LAUNCH, COMPUTE, COMM, HOST, BESIDE, LANES };       /* threads of a device in a timeline, in their order */
+enum { LAUNCH, COMPUTE, COMM, HOST, BESIDE, LANES };       /* threads of a device in a timeline, in their order; of what is under way at once the others follow */
 
 /* Of all devices and steps. */
 struct row { char *name, *scope; double us, limit, times, bytes; bool comm; };
 struct rows { struct map of; ARR(struct row) r; };
-struct device { int id; bool begun; double steps, first, end, last; double lane[LANES]; };
+struct span { double from, to; };
+struct device { int id; bool begun; double steps, first, end, last; double lane[LANES]; ARR(struct span) computes, beside; };
 struct table {
 	struct rows op, line;
 	ARR(struct device) dev;
@@ -107,16 +108,21 @@ static void launch(struct table *t, struct device *d, const char *line, double t
 
 static void event(struct table *t, const char *line, struct str *s, struct str *key)
 {
-	int lane = (int)number(line, "tid");
+	int lane = (int)MIN(number(line, "tid"), BESIDE);
 	double ts = number(line, "ts"), dur = number(line, "dur");
 	struct device *d = device_of(t, (int)number(line, "pid"));
 
 	t->any = true;
 	if (lane == LAUNCH)
 		launch(t, d, line, ts, dur, s);
-	if (!number(line, "step") || lane < LAUNCH || lane >= LANES)
+	if (!number(line, "step") || lane < LAUNCH)
 		return;
-	d->lane[lane] += dur;
+	if (lane == COMPUTE)
+		arr_push(&d->computes, ((struct span){ ts, ts + dur }));
+	if (lane == BESIDE)
+		arr_push(&d->beside, ((struct span){ ts, ts + dur }));
+	else
+		d->lane[lane] += dur;
 	if (lane == LAUNCH || lane == BESIDE)
 		return;
 	key->n = 0;
@@ -222,10 +228,40 @@ static void list(struct rows *t, int (*order)(const void *, const void *), const
 	}
 }
 
+static int by_begin(const void *a, const void *b)
+{
+	const struct span *x = a, *y = b;
+	return x->from < y->from ? -1 : x->from > y->from;
+}
+
+/* How long it computes while anything is under way. */
+static double overlapped(struct device *d)
+{
+	double all = 0, until = 0;            /* what is under way has been looked at up to there */
+
+	if (!d->computes.n || !d->beside.n)
+		return 0;
+	qsort(d->computes.p, d->computes.n, sizeof *d->computes.p, by_begin);
+	qsort(d->beside.p, d->beside.n, sizeof *d->beside.p, by_begin);
+	for (size_t b = 0, c = 0; b < d->beside.n; b++) {
+		double from = MAX(d->beside.p[b].from, until), to = d->beside.p[b].to;
+		if (from >= to)
+			continue;
+		while (c < d->computes.n && d->computes.p[c].to <= from)
+			c++;
+		for (size_t k = c; k < d->computes.n && d->computes.p[k].from < to; k++)
+			all += MIN(d->computes.p[k].to, to) - MAX(d->computes.p[k].from, from);
+		until = MAX(until, to);
+	}
+	return all;
+}
+
 static void summary(struct table *t, double n, double step)
 {
 	double lane[LANES] = {0}, all = 0;
 
+	for (size_t i = 0; i < t->dev.n; i++)
+		t->dev.p[i].lane[BESIDE] = overlapped(&t->dev.p[i]);
 	for (size_t i = 0; i < t->dev.n; i++)
 		for (int k = 0; k < LANES; k++)
 			lane[k] += t->dev.p[i].lane[k] / n;
@@ -239,7 +275,7 @@ static void summary(struct table *t, double n, double step)
 	printf("\nof that a device\n%7.1f %%  computes\n%7.1f %%  waits for communication\n%7.1f %%  calls the host\n%7.1f %%  has nothing to do\n",
 	       100 * lane[COMPUTE] / step, 100 * lane[COMM] / step, 100 * lane[HOST] / step, MAX(100 - 100 * all / step, 0));
 	if (lane[BESIDE] > 0)
-		printf("%7.1f %%  has communication under way beside computing\n", 100 * lane[BESIDE] / step);
+		printf("%7.1f %%  has communication under way while it computes\n", 100 * lane[BESIDE] / step);
 	if (t->lost > 0)
 		printf("%.0f events found no room and are missing here\n", t->lost);
 }
@@ -273,6 +309,10 @@ struct err *trace_table(char *const *file, size_t nfile, int64_t top)
 		}
 		arr_free(&r->r);
 		map_free(&r->of);
+	}
+	for (size_t i = 0; i < t.dev.n; i++) {
+		arr_free(&t.dev.p[i].computes);
+		arr_free(&t.dev.p[i].beside);
 	}
 	arr_free(&t.dev);
 	arr_free(&t.step);

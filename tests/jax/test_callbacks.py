@@ -376,6 +376,7 @@ def test_interrupted(kind):
 
 COMPILING = """
 import os, signal, sys, threading, time, jax, jax.numpy as jnp
+from rondo import library
 from jax._src import compiler
 from jax._src.interpreters import mlir
 from jax._src.lib.mlir import ir
@@ -386,24 +387,31 @@ body = "".join(f"    %{i + 1} = stablehlo.{'tanh' if i % 3 else 'sine'} %{i} : t
 with mlir.make_ir_context():
     module = ir.Module.parse(f"module @jit_long {{ func.func public @main(%0: tensor<{sys.argv[2]}xf32>) -> tensor<{sys.argv[2]}xf32> {{\\n{body}    return %20000 : tensor<{sys.argv[2]}xf32> }} }}")
 device = jax.devices()[0]
-threading.Timer(float(sys.argv[1]), os.kill, [os.getpid(), signal.SIGINT]).start()
+before = library.compiles()[0]
+def interrupt():
+    while sys.argv[1] == "compiling" and library.compiles()[0] == before: time.sleep(.01)
+    time.sleep(.05)
+    os.kill(os.getpid(), signal.SIGINT)
+threading.Thread(target=interrupt, daemon=True).start()
 try:
     compiler.backend_compile_and_load(device.client, module, _jax.DeviceList((device,)), compiler.get_compile_options(num_replicas=1, num_partitions=1), [])
     time.sleep(10)
     print("not interrupted")
 except KeyboardInterrupt:
-    print("interrupted")
+    begun, over = library.compiles()
+    print("interrupted", begun > over)
 del module
 print(float(one.sum()))
 """
 
 
 @pytest.mark.only_rondo("jaxlib's thread goes on, which XLA:CPU's end does not wait for")
-@pytest.mark.parametrize("after", [.05, .3])
-def test_interrupted_in_a_compile(after):
-    """jaxlib still reads the module, or Rondo compiles, when nobody holds it any more and the process ends."""
-    r = subprocess.run([sys.executable, "-c", COMPILING, str(after), str(int(after * 1000))], env=os.environ | {"RONDO_CACHE": "", "RONDO_TIER": "gen"}, capture_output=True, text=True, timeout=300)
-    assert r.returncode == 0 and r.stdout.split() == ["interrupted", "3.0"], (r.returncode, r.stdout, r.stderr)
+@pytest.mark.parametrize("when", ["reading", "compiling"])
+def test_interrupted_in_a_compile(when):
+    """jaxlib still reads the module, or Rondo compiles and goes on, when nobody holds it any more and the process ends."""
+    r = subprocess.run([sys.executable, "-c", COMPILING, when, str(len(when))], env=os.environ | {"RONDO_CACHE": "", "RONDO_TIER": "gen"}, capture_output=True, text=True, timeout=300)
+    said = r.stdout.split()
+    assert r.returncode == 0 and [said[0], said[-1]] == ["interrupted", "3.0"] and said[1] in ("True", str(when == "compiling")), (r.returncode, r.stdout, r.stderr)
 
 
 @pytest.mark.only_rondo("Rondo's words")
@@ -434,6 +442,36 @@ try:
 except KeyboardInterrupt:
     print("interrupted", flush=True)
 """
+
+
+CALLS = """
+import os, signal, threading, time, jax, numpy as np
+signal.signal(signal.SIGINT, signal.default_int_handler)
+calls = 0
+def tick(x):
+    global calls
+    calls += 1
+    return x
+x = np.ones((400, 400), np.float32)
+f = jax.jit(lambda x: jax.lax.fori_loop(0, 10 ** 9, lambda i, x: x @ x / 400 * jax.pure_callback(tick, jax.ShapeDtypeStruct((), x.dtype), x[0, 0]), x)).lower(x).compile()
+threading.Timer(.5, os.kill, [os.getpid(), signal.SIGINT]).start()
+try:
+    f(x)
+except (KeyboardInterrupt, jax.errors.JaxRuntimeError):      # raised here, or in the function
+    pass
+for i in range(100):
+    before = calls
+    time.sleep(.2)
+    if before == calls: break
+print(calls > 0, before == calls)
+"""
+
+
+@pytest.mark.only_rondo("XLA:CPU calls Python on the caller's thread")
+def test_what_was_interrupted_does_not_go_on():
+    """Nobody will read what it makes: a loop that calls Python ends with the wait for it, wherever Ctrl-C found it."""
+    r = subprocess.run([sys.executable, "-c", CALLS], capture_output=True, text=True, timeout=120)
+    assert r.returncode == 0 and r.stdout == "True True\n" and not r.stderr.startswith("rondo"), (r.stdout, r.stderr)
 
 
 @pytest.mark.only_rondo("Rondo's words")
@@ -667,15 +705,48 @@ except KeyboardInterrupt:
 
 @pytest.mark.only_rondo("XLA:CPU calls Python on the caller's thread")
 def test_the_end_waits_until_it_is_interrupted():
-    """Ctrl-C in the program, then while its end waits for the callback; again, and nobody waits any more."""
-    with subprocess.Popen([sys.executable, "-c", ENDLESS], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as p:
-        for word in "in", "interrupted", "KeyboardInterrupt":
+    """A script that goes on behind Ctrl-C: its end waits for the callback, until Ctrl-C comes again; what others have registered for the end is called all the same."""
+    with subprocess.Popen([sys.executable, "-c", "import atexit; atexit.register(print, 'the end')\n" + ENDLESS], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as p:
+        for word in "in", "interrupted":
             assert any(line.startswith(word) for line in p.stdout)
             time.sleep(.5)
             assert p.poll() is None
             p.send_signal(signal.SIGINT)
         try:
-            assert p.wait(timeout=100) == -signal.SIGINT
+            assert p.wait(timeout=100) == -signal.SIGINT and "the end" in p.stdout.read()
+        finally:
+            p.kill()
+
+
+ENDED = """
+import atexit, signal, sys, time, jax, jax.numpy as jnp, numpy as np
+signal.signal(signal.SIGINT, signal.default_int_handler)
+atexit.register(print, "the end")
+x, kind = np.ones(64, np.float32), sys.argv[1]
+turns = lambda f, n: jax.jit(lambda x: jax.lax.fori_loop(0, n, lambda i, x: f(x), x))
+call = lambda f: lambda x: jax.pure_callback(f, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+f = {"deaf": jax.jit(call(lambda x: (time.sleep(1000), x)[1])), "calls": turns(call(lambda x: x), 10 ** 9), "commands": turns(lambda x: jnp.linalg.inv(jnp.outer(x, x))[0], 10 ** 9),
+     "kernel": turns(jnp.sin, 2 * 10 ** 9)}[kind]
+f = f.lower(x).compile()
+print("goes", flush=True)
+while True:
+    jax.block_until_ready(f(x))
+"""
+
+
+@pytest.mark.only_rondo("XLA:CPU's end waits for what runs")
+@pytest.mark.parametrize("kind", ["deaf", "calls", "commands", "kernel"])
+def test_ctrl_c_ends(kind):
+    """A script that says nothing about it ends by Ctrl-C at once, whatever runs: a function that nothing interrupts, functions called in turn, commands, a kernel."""
+    with subprocess.Popen([sys.executable, "-c", ENDED, kind], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as p:
+        assert any(line.startswith("goes") for line in p.stdout)
+        time.sleep(.5)
+        assert p.poll() is None
+        p.send_signal(signal.SIGINT)
+        try:
+            assert p.wait(timeout=60) == -signal.SIGINT
+            said = p.stdout.read()
+            assert "KeyboardInterrupt\n" in said and said.endswith("the end\n") and "\nrondo" not in said, said
         finally:
             p.kill()
 

@@ -246,7 +246,7 @@ def test_cannot(ran, tmp_path):
     (tmp_path / "cut.why").write_bytes(bytes(changed[:32] + b"\xff" * 32 + changed[64:]))
     assert call(rondo, tmp_path, "explain", "cut.why")[0] == 2
     for args, words in ((["--full", "rondo-explain"], "for one program"), (["--hosts", "2", "rondo-explain"], "'--hosts'"), (["--out", "x", "rondo-explain"], "'--out'"),
-                        (["--tier", "ref", "rondo-explain/jit_step.why"], "'--tier'"), (["--html", "/nowhere/x.html", "rondo-explain"], "/nowhere/x.html"), (["."], "has no program in it"),
+                        (["--tier", "ref", "rondo-explain/jit_step.why"], "'--tier'"), (["--html", "/nowhere/x.html", "rondo-explain"], "/nowhere/x.html"), (["."], "has nothing in it that RONDO_EXPLAIN has written"),
                         (["--out", "train.py", "train.py"], "'train.py': it is no folder")):
         code, out, err = call(rondo, where, "explain", *args)
         assert code == 2 and words in err and not out, (args, err)

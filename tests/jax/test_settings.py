@@ -1,4 +1,5 @@
 """Settings of no use, and too little memory, each in a process of its own: a line that says so, and a program that still runs."""
+import itertools
 import json
 import os
 import pathlib
@@ -329,6 +330,38 @@ jax.block_until_ready(g(x, jnp.ones((1024, 512))))
         products = [e for e in ran if e[0] == device and e[1] == "compute" and "dot" in e[2]]
         assert len(products) == 2 and len(awaits) == 1
         assert all(sum_[3] <= p[3] and p[4] <= awaits[0][3] + 0.01 for p in products)       # what follows begins where that ends
+
+
+def test_trace_of_several_that_go_on_at_once(tmp_path):
+    """Each has a thread of its own while another's has one: what overlaps on a thread and lies not within, Perfetto drops."""
+    file = tmp_path / "all.json"
+    program = SHARDED + """
+@jax.jit
+@partial(jax.shard_map, mesh=mesh, in_specs=(P("d"), P("d")), out_specs=(P(), P(), P("d"), P("d")))
+def g(x, y):
+    return jnp.cos(jax.lax.psum(x, "d")), jnp.sin(jax.lax.pmax(x, "d")), jnp.tanh(jax.lax.all_to_all(x, "d", 0, 0, tiled=True)), y @ y.T @ y
+for i in range(3):
+    jax.block_until_ready(g(x, jnp.ones((1024, 512))))
+"""
+    code, _, _, err = run(program, RONDO_TRACE=str(file), RONDO_DEVICES="2")
+    assert code == 0, err
+    with open(file) as f:
+        events = json.load(f)["traceEvents"]
+    lanes = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    flown, last = [], {}
+    for e in sorted((e for e in events if e["ph"] == "X"), key=lambda e: (e["ts"], -e["dur"])):
+        thread, begins = (e["pid"], e["tid"]), round(e["ts"] * 1000)
+        ends, around = begins + round(e["dur"] * 1000), last.setdefault(thread, [])
+        while around and around[-1] <= begins:
+            around.pop()
+        assert not around or ends <= around[-1], e
+        around.append(ends)
+        if lanes[thread] == "under way" and e["pid"] == 0:
+            flown.append((begins, ends))
+    assert len(flown) >= 6 and any(b[0] < a[1] for a, b in itertools.pairwise(flown))
+    table = subprocess.run([ROOT / "build/rondo", "trace", file], capture_output=True, text=True)
+    share = re.search(r"([0-9.]+) %  has communication under way while it computes", table.stdout)
+    assert share and 0 < float(share[1]) <= 100, table.stdout
 
 
 def test_trace_of_permutes(tmp_path):
