@@ -344,6 +344,9 @@ def register_ops():
     add("softmax f64 8192x512", lambda: wide(jax.nn.softmax, normal(8192, 512, dtype=np.float64)), tol=1e-12, work=moves(32 << 20, 32 << 20))
     for name, f in ("absolute values", lambda x, y: jnp.abs(x)), ("quotients", lambda x, y: x / y):
         add(f"{name} c128 1M", lambda f=f: wide(f, *(normal(2, 1 << 20, seed=k, dtype=np.float64).T.copy().view(np.complex128)[:, 0] for k in (1, 2))), tol=1e-9, work=moves(16 << 20, 8 << 20))
+    for t, name in (np.float32, "f32"), (bf16, "bf16"):
+        add(f"sum of columns {name} 8192x4096", lambda t=t: simple(lambda x: x.sum(0), normal(8192, 4096, dtype=t)), tol=1e-2, work=moves(8192 * 4096 * np.dtype(t).itemsize, 0))
+        add(f"maximum of columns {name} 8192x4096", lambda t=t: simple(lambda x: x.max(0), normal(8192, 4096, dtype=t)), tol=0, work=moves(8192 * 4096 * np.dtype(t).itemsize, 0))
     add("rows backwards u8 4096x4096", lambda: simple(lambda x: x[:, ::-1], small(*big).view(np.uint8)), tol=0, work=moves(16 << 20, 16 << 20))
     add("scan of 512 products 256x256 by a vector f32", lambda: simple(lambda w, x: lax.scan(lambda c, x: (jnp.tanh(w @ c + x), None), x[0], x)[0], normal(256, 256) / 16, normal(512, 256)))
     add("scan of 512 solves 4x4", lambda: simple(lambda a, b: lax.scan(lambda c, x: (c + jnp.linalg.solve(*x), None), b[0], (a, b))[0], normal(512, 4, 4) + 4 * np.eye(4, dtype=np.float32), normal(512, 4)))

@@ -615,7 +615,7 @@ static void down_loops(struct em *e, const struct gen_body *b, LV lo, LV hi, int
 	for (int i = 0; i < x->nred; i++) {
 		const struct gen_red *r = &b->red[x->red[i].red];
 		mem[i][0] = em_alloca(e, LLVMArrayType2(is_f32_sum(r) ? e->f64 : acc_type(e, r, 0), DOWN_COLUMNS + 256));
-		LLVMSetAlignment(mem[i][0], (unsigned)e->t->line);
+		LLVMSetAlignment(mem[i][0], (unsigned)MAX(e->t->line, e->width * 8));      /* of a vector of f64 */
 	}
 	struct loop part = { 0 };
 	bool all = known >= 0 && known <= DOWN_COLUMNS;

@@ -19,7 +19,7 @@ int gen_node_cost(const struct gen_node *n)
 struct score { const struct gen_sched *s; uint32_t *seen; uint32_t stamp; int lane, low; bool loops; double mem, ops, once; int64_t bytes; int least; };      /* least: bytes of the narrowest element */
 
 enum { FAR = 4096 };         /* bytes */
-enum { DOWN_LINES = 32, DOWN_FEW = 8, DOWN_LONG = 64, DOWN_LEAST = 128 };      /* lines of a row that are read at once, and that it has; rows */
+enum { DOWN_LINES = 32, DOWN_FEW = 8, DOWN_LONG = 64, DOWN_LEAST = 128, DOWN_SUMS = 4 };      /* lines of a row that are read at once, and that it has; rows; reductions */
 #define SHORT_USE 0.375      /* of dense rows of two or three elements memory takes part of the time */
 /* Vectors until a period ends where one does: each is code of its own, which so many elements pay for; work per row that is dearer done for each element. */
 enum { PHASES = 8, PHASE_WORTH = 4096, ROW_WORK = 16 };
@@ -627,7 +627,7 @@ static int down_of(const struct gen_sched *s)
 				return -1;
 			v = u;
 		}
-	return v >= 0 && x->nred && x->hi[v] - x->lo[v] >= DOWN_LEAST ? v : -1;
+	return v >= 0 && x->nred && x->nred <= DOWN_SUMS && x->hi[v] - x->lo[v] >= DOWN_LEAST ? v : -1;
 }
 
 /* Lines of each row that a tile has at least: fewer if there were few tiles. */
