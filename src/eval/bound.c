@@ -61,22 +61,28 @@ static struct kern_bound elementwise(const struct eval_bounds *c, const struct i
 	return kern_bound(&x, in);
 }
 
-/* Of a reshape that adds or drops dimensions of one element: where they are the operand's.  Of any other all of the operand is looked at. */
+/* Of a reshape that adds or drops dimensions of one element: where they are the operand's.  Of any other what lies, row by row, from the first to the last. */
 static void reshaped(const struct ir_type_info *from, const struct ir_type_info *to, const int64_t *lo, const int64_t *hi, struct box *b)
 {
 	int at[IR_MAX_RANK], n = 0, k = 0;
-	for (int j = 0; j < to->rank; j++)
+	int64_t first = 0, last = 0, rest = from->count;
+	for (int j = 0; j < to->rank; j++) {
+		first = first * to->dim[j] + lo[j];
+		last = last * to->dim[j] + hi[j] - 1;
 		if (to->dim[j] != 1)
 			at[n++] = j;
+	}
 	for (int d = 0; d < from->rank; d++)
 		if (from->dim[d] != 1 && k < n && from->dim[d] == to->dim[at[k]])
 			k++;
-	bool like = k == n && from->count == to->count;
+	bool like = k == n && from->count == to->count, one = true;      /* one: up to here both have the same index */
 	k = 0;
 	for (int d = 0; d < from->rank; d++) {
 		bool own = like && from->dim[d] != 1;
-		b->lo[d] = own ? lo[at[k]] : 0;
-		b->hi[d] = own ? hi[at[k++]] : from->dim[d];
+		rest /= MAX(from->dim[d], 1);
+		b->lo[d] = own ? lo[at[k]] : one ? first / MAX(rest, 1) % MAX(from->dim[d], 1) : 0;
+		b->hi[d] = own ? hi[at[k++]] : one ? last / MAX(rest, 1) % MAX(from->dim[d], 1) + 1 : from->dim[d];
+		one &= b->hi[d] - b->lo[d] == 1;
 	}
 }
 

@@ -17,25 +17,6 @@ enum { PARTS = 4, MANY = 32, MOST = 128, LEAST = 64 };
 #define FAST 0.005
 #define SURE 4
 
-/* Has v the same elements on all members of a row?  It follows from constants and from what is gathered from all of them. */
-static bool same_for_all(const struct ir_module *m, const struct ir_fn *fn, ir_group g, ir_val v, int depth)
-{
-	const struct ir_op *o = ir_def(fn, v);
-	if (!o || !depth)
-		return false;
-	if (o->kind == IR_all_gather || o->kind == IR_all_reduce)
-		return (ir_group)ir_attr(fn, o, AT_group) == g;
-	if (o->kind != IR_constant && o->kind != IR_iota && !ir_is_elem(o->kind) && !(ir_info(o->kind)->flags & IR_VIEW) && o->kind != IR_dynamic_slice)
-		return false;
-	for (uint32_t k = 0; k < o->nin; k++)
-		if (!same_for_all(m, fn, g, ir_in(fn, o, k), depth - 1))
-			return false;
-	return true;
-}
-
-/* What happens to an operand or result. */
-enum own { STAYS, HALF, EACH };      /* as it is; the second half goes over; that, once it is written for each row of what is the device's own */
-
 /* An attention that is looked at. */
 struct look {
 	const struct pass_opts *o;
@@ -46,27 +27,21 @@ struct look {
 	const struct ir_group_info *g;
 	int64_t own;                 /* rows of each device */
 	bool far;                    /* the group is on several hosts */
-	enum own in[RING_IN], out[3];
+	enum ring_own in[RING_IN];   /* of an operand of rows the second half goes over, and of one that is made so */
+	bool out[3];                 /* of the result, too */
 	double hidden;               /* as ring_seen gives it */
+	double takes, halves;        /* nanoseconds: of an exchange, of the halves alone */
+	double late, saves;          /* what the device that has most takes longer than the mean; what an exchange leaves it less */
+	double busy, dealt;          /* its work over the mean; with halves exchanged */
+	bool pays;
 };
 
 /* false: of some operand it is not known what it is on another device. */
 static bool find_own(struct look *l)
 {
-	enum { DEEP = 12 };
-	const struct ring *r = l->r;
-	for (uint32_t k = 0; k < r->att->nin; k++) {
-		ir_val v = ir_in(l->fn, r->att, k);
-		int d = ring_own_dim(l->m, l->fn, r, k);
-		const struct ir_type_info *t = ir_vtype(l->m, l->fn, v);
-		bool score = k >= ring_first_extra(r), each = score && t->dim[d] == 1 && !same_for_all(l->m, l->fn, r->group, v, DEEP);
-		if (each && r->dim[k] >= 0 && t->dim[r->dim[k]] > 1)      /* it has an element for each of what is gathered */
-			return false;
-		l->in[k] = each ? EACH : d >= 0 && t->dim[d] > 1 ? HALF : STAYS;
-	}
-	for (int k = 0; k < r->nres; k++)
-		l->out[k] = ring_own_result_dim(l->m, l->fn, r, k) >= 0 ? HALF : STAYS;
-	return true;
+	for (int k = 0; k < l->r->nres; k++)
+		l->out[k] = ring_own_result_dim(l->m, l->fn, l->r, k) >= 0;
+	return ring_owned(l->m, l->fn, l->r, l->in);
 }
 
 /* --- does it pay? --------------------------------------------------------------------------- */
@@ -88,30 +63,31 @@ static struct plan_group pairs(const struct look *l)
 }
 
 /* Nanoseconds for half of v to go over, and to be put beside the other. */
-static double half_time(const struct look *l, struct plan_group two, ir_val v, enum own what)
+static double half_time(const struct look *l, struct plan_group two, ir_val v, enum ring_own what)
 {
-	double bytes = (double)ir_vtype(l->m, l->fn, v)->bytes * (double)(what == EACH ? l->own : 1);
-	return what == STAYS ? 0 : plan_move_time(&l->o->plan, COLL_permute, two, bytes / 2) + plan_part_time(l->o->plan.table, DT_f32, 0, bytes * 2);
+	double bytes = (double)ir_vtype(l->m, l->fn, v)->bytes * (double)(what == RING_EACH ? l->own : 1);
+	return what == RING_SAME ? 0 : plan_move_time(&l->o->plan, COLL_permute, two, bytes / 2) + plan_part_time(l->o->plan.table, DT_f32, 0, bytes * 2);
 }
 
 /* Nanoseconds for the halves that go over, and what comes back.  Between hosts all of what is gathered, and of sums that are scattered, goes to all hosts then: as
  * if nothing of it had done so before, or were beside computing. */
-static double price(const struct look *l)
+static void price(struct look *l)
 {
 	const struct ring *r = l->r;
 	const struct plan_group two = pairs(l);
-	double ns = 0;
+	double all = 0;
+	l->halves = 0;
 	for (uint32_t k = 0; k < r->att->nin; k++) {
-		ns += half_time(l, two, ir_in(l->fn, r->att, k), l->in[k]);
+		l->halves += half_time(l, two, ir_in(l->fn, r->att, k), l->in[k]);
 		if (l->far && r->way[k] == RING_ROUND)
-			ns += lower_coll_time(&l->o->plan, l->m, l->fn, r->from[k].end);
+			all += lower_coll_time(&l->o->plan, l->m, l->fn, r->from[k].end);
 	}
 	for (int k = 0; k < r->nres; k++) {
-		ns += half_time(l, two, r->att->out + (ir_val)k, l->out[k]);
+		l->halves += half_time(l, two, r->att->out + (ir_val)k, l->out[k] ? RING_ROWS : RING_SAME);
 		if (l->far && r->to[k].end)
-			ns += lower_coll_time(&l->o->plan, l->m, l->fn, r->to[k].end);
+			all += lower_coll_time(&l->o->plan, l->m, l->fn, r->to[k].end);
 	}
-	return ns;
+	l->takes = l->halves + all;
 }
 
 struct work { double half[2]; };
@@ -138,41 +114,64 @@ static double busiest(const struct look *l, const struct work *w, bool shared)
 	return all > 0 ? most * l->g->ncol / all : 1;
 }
 
-static bool pays(struct look *l)
+static void weigh(struct look *l)
 {
 	const struct ring *r = l->r;
 	int n = (int)r->members, parts = n > MANY ? 2 : PARTS, all = n * parts;
 	struct work *w = ARENA_NEW(l->a, struct work, n);
 	const bool *seen = ring_seen(l->a, l->m, l->fn, r, parts, &l->hidden);
-	double flop = plan_part_time(l->o->plan.table, ir_vtype(l->m, l->fn, ir_in(l->fn, r->att, 0))->dtype, 1, 0);
+	double flop = plan_part_time(l->o->plan.table, ir_vtype(l->m, l->fn, ir_in(l->fn, r->att, 0))->dtype, 1, 0), sum = 0;
 	double cell = (l->far ? MIN(flop, FAST) : flop) * ir_cost_of(l->m, l->fn, r->att).flops / parts / all;
 	for (int i = 0; i < all; i++)
-		for (int b = 0; b < all; b++)
-			w[i / parts].half[i % parts * 2 / parts] += seen[i * all + b] ? cell : 0;
-	double gain = longest(l, w, false) - longest(l, w, true), takes = price(l);
-	bool good = gain > (ring_small_too() ? 0 : (l->far ? SURE : 1) * takes);
-	struct ring_said *said = ring_said(l->o, l->m, r);
-	if (said) {
-		said->busy = busiest(l, w, false);
-		said->dealt = busiest(l, w, true);
-		said->saves = gain;
-		said->takes = takes;
-		said->exchanged = good;
-	}
-	return good;
+		for (int b = 0; b < all; b++) {
+			double is = seen[i * all + b] ? cell : 0;
+			w[i / parts].half[i % parts * 2 / parts] += is;
+			sum += is;
+		}
+	price(l);
+	l->busy = busiest(l, w, false);
+	l->dealt = busiest(l, w, true);
+	l->saves = longest(l, w, false) - longest(l, w, true);
+	l->late = longest(l, w, false) - sum / n;
+	l->pays = l->saves > (ring_small_too() ? 0 : (l->far ? SURE : 1) * l->takes);
 }
 
-/* Is op i of fn an attention for which it is done? */
-static bool look(struct look *l, struct ring *r, int i)
+/* Can halves of r be exchanged?  Then what that would take and save is in l. */
+static bool look(struct look *l, const struct ring *r)
 {
-	if (!ring_find(l->m, l->fn, i, r))
-		return false;
 	uint32_t main = r->side == RING_KEYS ? 0 : 1;
 	l->r = r;
 	l->g = &l->m->group.p[r->group];
 	l->own = ir_vtype(l->m, l->fn, ir_in(l->fn, r->att, main))->dim[ring_own_dim(l->m, l->fn, r, main)];
 	l->far = plan_groups_of(&l->o->plan, l->g->nrow, l->g->ncol, l->g->id).hosts > 1;
-	return l->own % 2 == 0 && l->own > 0 && r->members <= MOST && (l->own / 2 >= LEAST || ring_small_too()) && r->att->kind != IR_attention_grad_add && find_own(l) && pays(l);
+	bool may = l->own % 2 == 0 && l->own > 0 && r->members <= MOST && (l->own / 2 >= LEAST || ring_small_too()) && r->att->kind != IR_attention_grad_add && find_own(l);
+	if (may)
+		weigh(l);
+	return may;
+}
+
+double ring_uneven(const struct pass_opts *o, struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const struct ring *r, bool *all)
+{
+	struct look l = { .o = o, .a = a, .m = m, .fn = fn };
+	bool may = look(&l, r);
+	*all = may && l.pays;
+	return *all ? l.halves : may ? l.late : 0;
+}
+
+/* Is op i of fn an attention for which it is done? */
+static bool is_done(struct look *l, struct ring *r, int i)
+{
+	if (!ring_find(l->m, l->fn, i, r) || !look(l, r))
+		return false;
+	struct ring_said *said = ring_said(l->o, l->m, r);
+	if (said) {
+		said->busy = l->busy;
+		said->dealt = l->dealt;
+		said->saves = l->saves;
+		said->takes = l->takes;
+		said->exchanged = l->pays;
+	}
+	return l->pays;
 }
 
 /* --- the halves ------------------------------------------------------------------------------- */
@@ -200,20 +199,6 @@ static ir_val shared(struct ir_b *b, const struct ring *r, ir_val x, int d, ir_l
 	return ir_emit(b, IR_concatenate, 2, (ir_val[]){ first, second }, type, &dim, 1);
 }
 
-/* x, of which dimension d is 1, for each of n. */
-static ir_val for_each(struct ir_b *b, ir_val x, int d, int64_t n)
-{
-	const struct ir_type_info *t = ir_vtype(b->m, b->fn, x);
-	int64_t dim[IR_MAX_RANK], at[IR_MAX_RANK];
-	int rank = t->rank;
-	enum dtype dt = t->dtype;
-	for (int k = 0; k < rank; k++) {
-		dim[k] = k == d ? n : t->dim[k];
-		at[k] = k;
-	}
-	return ir_broadcast(b, x, ir_tensor(b->m, dt, rank, dim), at);
-}
-
 struct balance { const struct pass_opts *o; struct ring *r; };
 
 static ir_val attention(struct rewrite *w, const struct ir_op *o, const ir_val *in)
@@ -222,7 +207,7 @@ static ir_val attention(struct rewrite *w, const struct ir_op *o, const ir_val *
 	const struct ir_fn *fn = w->from;
 	const struct ring *r = s->r;
 	struct look l = { .o = s->o, .a = w->a, .m = w->m, .fn = fn };
-	if (!look(&l, s->r, (int)(o - fn->op.p)))
+	if (!is_done(&l, s->r, (int)(o - fn->op.p)))
 		return 0;
 	ir_val x[RING_IN];
 	ir_type type[3];
@@ -231,8 +216,8 @@ static ir_val attention(struct rewrite *w, const struct ir_op *o, const ir_val *
 		f = ring_hidden(&w->b, fn, r, l.hidden);
 	for (uint32_t k = 0; k < o->nin; k++) {
 		int d = ring_own_dim(w->m, fn, r, k);
-		x[k] = l.in[k] == EACH ? for_each(&w->b, in[k], d, l.own) : in[k];
-		if (l.in[k] != STAYS)
+		x[k] = l.in[k] == RING_EACH ? ring_for_each(&w->b, in[k], d, l.own) : in[k];
+		if (l.in[k] != RING_SAME)
 			x[k] = shared(&w->b, r, x[k], d, spmd_shared(s->o->record, w->m, o, SPMD_SHARED, (int)k));
 	}
 	for (uint32_t k = 0; k < o->nout; k++)
@@ -240,14 +225,14 @@ static ir_val attention(struct rewrite *w, const struct ir_op *o, const ir_val *
 	ir_val v = ir_emit_raw(&w->b, o->kind, o->nin, x, o->nout, type, &f, 1);
 	for (int k = 0; k < r->nres; k++, v++) {
 		ir_val y = o->out + (ir_val)k;
-		w->map[y] = l.out[k] == HALF && w->live[y] & 1 ? shared(&w->b, r, v, ring_own_result_dim(w->m, fn, r, k), spmd_shared(s->o->record, w->m, o, SPMD_RETURNED, k)) : v;
+		w->map[y] = l.out[k] && w->live[y] & 1 ? shared(&w->b, r, v, ring_own_result_dim(w->m, fn, r, k), spmd_shared(s->o->record, w->m, o, SPMD_RETURNED, k)) : v;
 	}
 	return REWRITE_MAPPED;
 }
 
 struct err *pass_balance(const struct pass_opts *o, struct ir_module *m)
 {
-	if ((o->plan.ring != PLAN_RING_AUTO && o->plan.ring != PLAN_RING_GATHER) || !ring_any(m))
+	if ((o->plan.ring != PLAN_RING_AUTO && o->plan.ring != PLAN_RING_HEADS && o->plan.ring != PLAN_RING_GATHER) || !ring_any(m))
 		return NULL;
 	struct arena a;
 	arena_init(&a);

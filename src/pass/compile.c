@@ -31,6 +31,7 @@ static const struct pass { const char *name; struct err *(*run)(const struct pas
 	{ "cse2",      pass_cse_local, 0, 0 },
 	{ "turns",     pass_turns,  NO_CALL | LOCAL, 0 },       /* cases that the turn of a loop decides -> the branch that they take */
 	{ "attention2",pass_attention, NO_CALL, 0 },            /* what the bodies of shard_map, which are in line now, show together */
+	{ "heads",     pass_heads,  NO_CALL | LOCAL, 0 },       /* attention over a sequence that hosts share -> of all rows of some heads on each */
 	{ "balance",   pass_balance, NO_CALL | LOCAL, 0 },      /* attention that a mask deals unevenly -> halves of the same work for all */
 	{ "ring",      pass_ring,   NO_CALL | LOCAL, 0 },       /* gradients whose keys or queries are gathered -> a loop round the devices */
 	{ "combine",   pass_combine,NO_CALL | LOCAL | NO_JOINT, 0 }, /* small sums of one group -> one exchange */

@@ -100,6 +100,8 @@ struct err *pass_attention(const struct pass_opts *o, struct ir_module *m);
  * another only in the last turn, where nobody sees what it gives, or only in the first, where both give the same.  If only the first or the last turn is
  * another, and both branches do no more than permute, the case leaves the loop. */
 struct err *pass_turns(const struct pass_opts *o, struct ir_module *m);
+/* Attention over a sequence that hosts share, where it takes least: each host has all rows of some heads, and of the sequence its devices have shares. */
+struct err *pass_heads(const struct pass_opts *o, struct ir_module *m);
 /* Attention over a sequence that devices share: where a mask gives some of them more work than others, and it pays, pairs exchange halves, and what comes of
  * these.  Sums of gradients are added in another order then. */
 struct err *pass_balance(const struct pass_opts *o, struct ir_module *m);

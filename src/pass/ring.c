@@ -1,18 +1,21 @@
 /* Attention over a sharded sequence goes round.
  *
  * The partitioner gathers what the devices have of the keys, or of a gradient's queries, and scatters sums of what each gives for all of them.
- * Here each turn has a part of that, which goes on to the next: the blocks of one device (ring_loop.c), or of one host (ring_hosts.c).  Between hosts,
- * what is gathered for several attentions, forward and backward for one, goes round for each of them if it is gathered for nobody else: else it is there
+ * Here each turn has a part of that, which goes on to the next: the blocks of one device (ring_loop.c), or of one host (ring_hosts.c); or hosts exchange rows for heads
+ * first (ring_heads.c), which leaves an attention within each.  Between hosts,
+ * what is gathered for several attentions, forward and backward for one, travels for each of them if it is gathered for nobody else: else it is there
  * anyway.  On one host who reads a gather reads it where it lies (lower/gather.c), and it may stay for others. */
 #include "ring.h"
 
-struct rings { const struct pass_opts *o; const struct ir_fn *fn; struct ring *const *r; bool hosts; };
+struct rings { const struct pass_opts *o; const struct ir_fn *fn; struct ring *const *r; enum ring_road road; };
 
 static void emit(void *user, struct ir_b *b, int k, const ir_val *in, ir_val *out)
 {
 	const struct rings *s = user;
 	b->loc = s->r[k]->att->loc;
-	if (s->hosts)
+	if (s->road == RING_HEADS)
+		ring_heads_emit(s->o, b, s->fn, s->r[k], in, out);
+	else if (s->road == RING_HOSTS)
 		ring_turns(s->o, b, s->fn, s->r[k], in, out);
 	else
 		ring_loop(b, s->fn, s->r[k], in, out);
@@ -85,36 +88,51 @@ static void take(const struct ir_fn *fn, struct ring **r, int n, uint8_t *is)
 			}
 }
 
-/* Those for which it pays are done: in turns of hosts, or in loops over devices. */
-static void replace(const struct pass_opts *o, struct ir_module *m, struct arena *a, ir_fnid f, bool hosts)
+/* Is it done by this road?  *other: by turns of hosts, later. */
+static bool pays(const struct pass_opts *o, struct arena *a, const struct ir_module *m, const struct ir_fn *fn, struct ring *r, enum ring_road road, bool *other)
+{
+	struct ring_said *said = ring_said(o, m, r);
+	*other = false;
+	if (road == RING_LOOP)
+		return ring_loops(o, a, m, fn, r);
+	if (road == RING_HEADS && ring_heads(o, a, m, fn, r, said))
+		return true;
+	bool turns = ring_hosts(o, a, m, fn, r, said);
+	*other = road == RING_HEADS && turns;
+	return turns;
+}
+
+/* Those for which it pays are done by this road. */
+static void replace(const struct pass_opts *o, struct ir_module *m, struct arena *a, ir_fnid f, enum ring_road road)
 {
 	const struct ir_fn *fn = ir_fn_of(m, f);
 	struct ring **r = ARENA_NEW(a, struct ring *, fn->op.n + 1), *at = ARENA_NEW(a, struct ring, 1);
-	int n = 0;
-	for (size_t i = 0; i < fn->op.n; i++) {
-		if (!ring_find(m, fn, (int)i, at))
-			continue;
-		struct ring_said *said = ring_said(o, m, at);
-		if (hosts ? ring_hosts(o, a, m, fn, at, said) : ring_loops(o, a, m, fn, at)) {
+	bool *other = ARENA_NEW(a, bool, fn->op.n + 1);      /* per op */
+	int n = 0, all;
+	for (size_t i = 0; i < fn->op.n; i++)
+		if (ring_find(m, fn, (int)i, at) && pays(o, a, m, fn, at, road, &other[i])) {
 			r[n++] = at;
 			at = ARENA_NEW(a, struct ring, 1);
 		}
-	}
 	uint8_t *is = ARENA_NEW(a, uint8_t, fn->op.n + 1);
-	n = hosts ? alone(fn, r, n, is) : n;
+	all = road == RING_LOOP ? n : alone(fn, r, n, is);
+	n = 0;
+	for (int i = 0; i < all; i++)
+		if (!other[r[i]->att - fn->op.p])
+			r[n++] = r[i];
 	take(fn, r, n, is);
 	for (int i = 0; i < n; i++) {
 		struct ring_said *said = ring_said(o, m, r[i]);
-		if (said && said->road != RING_HOSTS) {
-			said->road = hosts ? RING_HOSTS : RING_LOOP;
-			said->turns = hosts ? 1 + ring_far(r[i], RING_BEFORE) + ring_far(r[i], RING_BEHIND) : ring_loop_turns(r[i]);
+		if (said && said->road < RING_HOSTS) {
+			said->road = road;
+			said->turns = road == RING_HEADS ? 0 : road == RING_HOSTS ? 1 + ring_far(r[i], RING_BEFORE) + ring_far(r[i], RING_BEHIND) : ring_loop_turns(r[i]);
 		}
 	}
 	struct region *g = ARENA_NEW(a, struct region, n + 1);
 	for (int i = 0; i < n; i++)
 		g[i] = (struct region){ .op = r[i]->op, .nop = r[i]->nop, .in = r[i]->in, .nin = r[i]->att->nin, .out = r[i]->out, .nout = (size_t)r[i]->nres };
 	if (n)
-		pass_replace(m, f, ir_rebuild(m, pass_replace_regions(m, a, fn, g, n, &(struct region_change){ .region = emit, .user = &(struct rings){ o, fn, r, hosts }, .in_order = true })));
+		pass_replace(m, f, ir_rebuild(m, pass_replace_regions(m, a, fn, g, n, &(struct region_change){ .region = emit, .user = &(struct rings){ o, fn, r, road }, .in_order = true })));
 }
 
 /* A view of a loop's sums in their readers' type is made in that of sums: so the conversion leaves them as they are wanted, with no copy. */
@@ -136,6 +154,21 @@ static ir_val view_first(struct rewrite *w, const struct ir_op *o, const ir_val 
 	return ir_convert(&w->b, x, dt);
 }
 
+struct err *pass_heads(const struct pass_opts *o, struct ir_module *m)
+{
+	struct arena a;
+	int n;
+	bool may = o->plan.ring == PLAN_RING_HEADS || (o->plan.ring == PLAN_RING_AUTO && o->plan.host);
+	if (!may || !ring_any(m))
+		return NULL;
+	arena_init(&a);
+	const ir_fnid *f = ir_reachable(&a, m, &n);
+	for (int k = 0; k < n; k++)
+		replace(o, m, &a, f[k], RING_HEADS);
+	arena_fini(&a);
+	return NULL;
+}
+
 struct err *pass_ring(const struct pass_opts *o, struct ir_module *m)
 {
 	struct arena a;
@@ -144,9 +177,11 @@ struct err *pass_ring(const struct pass_opts *o, struct ir_module *m)
 		return NULL;
 	arena_init(&a);
 	const ir_fnid *f = ir_reachable(&a, m, &n);
-	for (int k = 0; k < n; k++)
-		for (int hosts = 1; hosts >= (o->plan.ring >= PLAN_RING_SENT); hosts--)
-			replace(o, m, &a, f[k], hosts);
+	for (int k = 0; k < n; k++) {
+		replace(o, m, &a, f[k], RING_HOSTS);
+		if (o->plan.ring < PLAN_RING_SENT)
+			replace(o, m, &a, f[k], RING_LOOP);
+	}
 	if (pass_has(m, IR_attention_grad_add))
 		pass_rewrite(m, view_first, NULL, NULL);
 	arena_fini(&a);

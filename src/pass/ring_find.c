@@ -152,7 +152,58 @@ bool ring_find(const struct ir_module *m, const struct ir_fn *fn, int i, struct 
 	return true;
 }
 
-/* --- what both emit ------------------------------------------------------------------- */
+static int row_of(const struct ir_group_info *g, int64_t id)
+{
+	for (int k = 0; k < g->nrow * g->ncol; k++)
+		if (g->id[k] == id)
+			return k / g->ncol;
+	return -1;
+}
+
+/* Is each row of g within one of `of`? */
+static bool within(const struct ir_module *m, ir_group g, ir_group of)
+{
+	const struct ir_group_info *x = &m->group.p[g], *y = &m->group.p[of];
+	bool yes = true;
+	for (int k = 0; k < x->nrow * x->ncol && yes && g != of; k++) {
+		int row = row_of(y, x->id[k]);
+		yes = row >= 0 && row == row_of(y, x->id[k / x->ncol * x->ncol]);
+	}
+	return yes;
+}
+
+/* Has v the same elements on all members of a row?  It follows from constants and from what is gathered from all of them. */
+static bool same_for_all(const struct ir_module *m, const struct ir_fn *fn, ir_group g, ir_val v, int depth)
+{
+	const struct ir_op *o = ir_def(fn, v);
+	if (!o || !depth)
+		return false;
+	if (o->kind == IR_all_gather || o->kind == IR_all_reduce)
+		return within(m, g, (ir_group)ir_attr(fn, o, AT_group));
+	if (o->kind != IR_constant && o->kind != IR_iota && !ir_is_elem(o->kind) && !(ir_info(o->kind)->flags & IR_VIEW) && o->kind != IR_dynamic_slice)
+		return false;
+	for (uint32_t k = 0; k < o->nin; k++)
+		if (!same_for_all(m, fn, g, ir_in(fn, o, k), depth - 1))
+			return false;
+	return true;
+}
+
+bool ring_owned(const struct ir_module *m, const struct ir_fn *fn, const struct ring *r, enum ring_own *own)
+{
+	enum { DEEP = 12 };
+	for (uint32_t k = 0; k < r->att->nin; k++) {
+		ir_val v = ir_in(fn, r->att, k);
+		int d = ring_own_dim(m, fn, r, k);
+		const struct ir_type_info *t = ir_vtype(m, fn, v);
+		bool score = k >= ring_first_extra(r), each = score && t->dim[d] == 1 && !same_for_all(m, fn, r->group, v, DEEP);
+		if (each && r->dim[k] >= 0 && t->dim[r->dim[k]] > 1)
+			return false;
+		own[k] = each ? RING_EACH : d >= 0 && (!score || t->dim[d] > 1) ? RING_ROWS : RING_SAME;
+	}
+	return true;
+}
+
+/* --- what all of them emit ------------------------------------------------------------ */
 
 /* x through views of a whole array, of which it is one of n blocks along dimension d. */
 static ir_val viewed(struct ir_b *b, const struct ir_fn *fn, const struct ring_chain *c, ir_val x, int d, int64_t n)
@@ -213,6 +264,19 @@ ir_val ring_block(struct ir_b *b, ir_val x, int d, int64_t len, ir_val which)
 	for (int k = 0; k < rank; k++)
 		in[1 + k] = k == d ? ir_bin(b, ELEM_multiply, which, ir_const_i(b, i, len)) : ir_const_i(b, i, 0);
 	return ir_emit(b, IR_dynamic_slice, (uint32_t)rank + 1, in, to, attr, (uint32_t)rank + 1);
+}
+
+ir_val ring_for_each(struct ir_b *b, ir_val x, int d, int64_t n)
+{
+	const struct ir_type_info *t = ir_vtype(b->m, b->fn, x);
+	int64_t dim[IR_MAX_RANK], at[IR_MAX_RANK];
+	int rank = t->rank;
+	enum dtype dt = t->dtype;
+	for (int k = 0; k < rank; k++) {
+		dim[k] = k == d ? n : t->dim[k];
+		at[k] = k;
+	}
+	return ir_broadcast(b, x, ir_tensor(b->m, dt, rank, dim), at);
 }
 
 ir_val ring_send(struct ir_b *b, const struct ring *r, ir_val x, const int *to, ir_loc loc)

@@ -13,8 +13,7 @@
 
 enum { LEAST = 64, HOSTS = 64 };     /* rows of a turn; hosts at most */
 
-/* Devices of the group on each host, if all rows have as many of each, side by side; 0: they have not, or there is one host.  One, wherever they are, where all is sent. */
-static int per_host(const struct pass_opts *o, const struct ir_module *m, const struct ring *r)
+int ring_per_host(const struct pass_opts *o, const struct ir_module *m, const struct ring *r)
 {
 	const struct ir_group_info *g = &m->group.p[r->group];
 	const int *host = o->plan.host;
@@ -97,46 +96,48 @@ static double busiest(const struct ring *r, int d, struct step s, bool sums)
 	return most / d;
 }
 
-bool ring_hosts(const struct pass_opts *o, struct arena *a, const struct ir_module *m, const struct ir_fn *fn, struct ring *r, struct ring_said *said)
+bool ring_price(const struct pass_opts *o, struct arena *a, const struct ir_module *m, const struct ir_fn *fn, struct ring *r, bool all, double *open, double *gathered)
 {
-	int d = per_host(o, m, r), h = d ? (int)r->members / d : 0;
-	if (h < 2 || h > HOSTS || r->att->kind == IR_attention_grad_add)
-		return false;
-	if (o->plan.ring >= PLAN_RING_SENT) {
-		ring_reach(a, m, fn, r, d);
-		return true;
-	}
-	if (r->len * d < LEAST)
+	int d = ring_per_host(o, m, r), h = d ? (int)r->members / d : 0;
+	*open = *gathered = 0;
+	if (h < 2 || h > HOSTS || r->att->kind == IR_attention_grad_add || (r->len * d < LEAST && o->plan.ring < PLAN_RING_SENT))
 		return false;
 	const struct ir_group_info *i = &m->group.p[r->group];
 	struct plan_group far = plan_groups_of(&o->plan, i->nrow, i->ncol, i->id);
-	double gathered = 0, work = lower_op_time(o->plan.table, m, fn, r->att) / h, in, out, exposed = 0;
+	double work = lower_op_time(o->plan.table, m, fn, r->att) / h, in, out;
 	struct step s[2 * HOSTS];
 	for (uint32_t k = 0; k < r->att->nin; k++)
 		if (r->way[k] == RING_ROUND)
-			gathered += lower_coll_time(&o->plan, m, fn, r->from[k].end) / readers(fn, &r->from[k]);
+			*gathered += lower_coll_time(&o->plan, m, fn, r->from[k].end) / readers(fn, &r->from[k]);
 	for (int k = 0; k < r->nres; k++)
 		if (r->to[k].end)
-			gathered += lower_coll_time(&o->plan, m, fn, r->to[k].end);
+			*gathered += lower_coll_time(&o->plan, m, fn, r->to[k].end);
 	travels(m, fn, r, &in, &out);
-	ring_reach(a, m, fn, r, d);
+	ring_reach(a, m, fn, r, d, all);
 	int n = steps(r, s);
 	double join = plan_part_time(o->plan.table, DT_f32, 0, 12 * (double)ir_vtype(m, fn, r->att->out)->count);
 	for (int k = 0; k <= n; k++) {           /* beside turn k, of which there is none at first */
 		double comes = k < n ? plan_move_time(&o->plan, COLL_permute, far, in * busiest(r, d, s[k], false)) : 0;
 		double goes = k && out > 0 ? plan_move_time(&o->plan, COLL_permute, far, out * busiest(r, d, s[k - 1], true)) : 0;
 		if (r->att->kind == IR_attention)    /* what is received beside the turn before, and putting together */
-			exposed += MAX(0, comes - work) + (k ? join : 0);
+			*open += MAX(0, comes - work) + (k ? join : 0);
 		else if (!k)                         /* the first comes before there is work */
-			exposed += comes;
+			*open += comes;
 		else
-			exposed += MAX(0, comes + goes - work);
+			*open += MAX(0, comes + goes - work);
 	}
-	if (said) {
-		said->open = exposed;
+	return true;
+}
+
+bool ring_hosts(const struct pass_opts *o, struct arena *a, const struct ir_module *m, const struct ir_fn *fn, struct ring *r, struct ring_said *said)
+{
+	double open, gathered;
+	bool may = ring_price(o, a, m, fn, r, false, &open, &gathered), sent = o->plan.ring >= PLAN_RING_SENT;
+	if (said && may && !sent) {
+		said->open = open;
 		said->gathered = gathered;
 	}
-	return exposed <= gathered;
+	return may && (sent || open <= gathered);
 }
 
 /* --- the turns -------------------------------------------------------------------------- */
@@ -378,7 +379,7 @@ static void backward(struct turns *t, ir_val *sum)
 void ring_turns(const struct pass_opts *o, struct ir_b *b, const struct ir_fn *fn, const struct ring *r, const ir_val *in, ir_val *out)
 {
 	const struct ir_group_info *g = &b->m->group.p[r->group];
-	int d = per_host(o, b->m, r);
+	int d = ring_per_host(o, b->m, r);
 	struct turns t = { .b = b, .fn = fn, .r = r, .own = in, .d = d, .h = (int)r->members / d, .barrier = o->plan.ring == PLAN_RING_BARRIER, .to = mem_alloc(sizeof *t.to * (size_t)r->members) };
 	bool cut = false, alike;
 	if (d > 1)

@@ -19,7 +19,7 @@ bool ring_loops(const struct pass_opts *o, struct arena *a, const struct ir_modu
 	bool pays = r->len >= WORTH || r->len * r->members >= LITTLE || ring_small_too();
 	if (!own || r->members < DEVICES || r->len < LEAST || !pays || plan_groups_of(&o->plan, i->nrow, i->ncol, i->id).hosts > 1)
 		return false;
-	ring_reach(a, m, fn, r, 1);
+	ring_reach(a, m, fn, r, 1, false);
 	return true;
 }
 

@@ -432,6 +432,16 @@ static void reason(struct str *s, const struct told *t, const struct spmd_move *
 		op_at(s, t->m, q->op, q->loc);
 		str_add(s, ", from the device that has taken the work over");
 		return;
+	case SPMD_TRADED:
+		str_addf(s, "operand %d of ", q->k);
+		op_at(s, t->m, q->op, q->loc);
+		str_add(s, ": each host has all rows of some heads");
+		return;
+	case SPMD_GIVEN_BACK:
+		str_addf(s, "result %d of ", q->k);
+		op_at(s, t->m, q->op, q->loc);
+		str_add(s, ", from the host that has all rows of these heads");
+		return;
 	case SPMD_OPERAND:
 		str_addf(s, q->op == IR_sharding_constraint ? "the " : "operand %d of ", q->k);
 		op_at(s, t->m, q->op, q->loc);

@@ -91,7 +91,7 @@ struct err *plan_table_store(struct plan_table *t, const struct plan_gauge *g, s
 /* --- plan.c: prices ---------------------------------------------------------------- */
 
 /* How an attention over a sequence that devices share gets what the others have, by RONDO_RING: its words, in order (conf.def). */
-enum plan_ring { PLAN_RING_AUTO, PLAN_RING_IN_ORDER, PLAN_RING_GATHER, PLAN_RING_SENT, PLAN_RING_BARRIER };
+enum plan_ring { PLAN_RING_AUTO, PLAN_RING_IN_ORDER, PLAN_RING_HEADS, PLAN_RING_GATHER, PLAN_RING_SENT, PLAN_RING_BARRIER };
 enum plan_ring plan_ring(void);
 
 /* What a program is compiled for.  Zeros: one device, or any number on one host with a core each. */

@@ -43,6 +43,8 @@ enum spmd_reason {
 	SPMD_LOCAL,              /* so an op does its part where dimensions are cut */
 	SPMD_SHARED,             /* half of operand k of an op, which gives its device more work than others */
 	SPMD_RETURNED,           /* half of result k of one, whose device has done it for another */
+	SPMD_TRADED,             /* what operand k of an op has of the heads that another host does */
+	SPMD_GIVEN_BACK,         /* what result k of one has of heads that another host has done */
 };
 /* One value brought from one sharding to another, or summed: it may take several collectives, or none. */
 struct spmd_move {
@@ -82,7 +84,7 @@ void spmd_record_init(struct spmd_record *r);
 void spmd_record_fini(struct spmd_record *r);
 /* The move that a collective at loc is of, or 0. */
 uint32_t spmd_move_of(const struct spmd_record *r, ir_loc loc);
-/* The place in the source for a collective that takes halves of operand or result k of o from device to device; why: SPMD_SHARED, SPMD_RETURNED.  r NULL:
+/* The place in the source for a collective that takes part of operand or result k of o from device to device; why: SPMD_SHARED .. SPMD_GIVEN_BACK.  r NULL:
  * o's. */
 ir_loc spmd_shared(struct spmd_record *r, struct ir_module *m, const struct ir_op *o, enum spmd_reason why, int k);
 /* A collective at `to`, the newest place, is of the same move as the one at loc. */

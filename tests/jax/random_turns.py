@@ -238,7 +238,7 @@ class Rings:
         self.acc = "f64" if self.dtype == "f64" else "f32"
         self.f = f = Main(self.module)
         kind, members = r.choice(["forward", "forward", "keys", "queries", "queries"]), len(self.group[0])
-        batch, heads, t, s, (d, e) = r.choice([1, 2]), r.choice([1, 2]), r.choice([16, 48, 256, 256, 512]), r.choice([16, 48, 64, 256]), r.choice([(8, 8), (16, 16), (8, 16)])
+        batch, heads, t, s, (d, e) = r.choice([1, 2, n // hosts, 2 * hosts, hosts, 3]), r.choice([1, 2]), r.choice([16, 48, 256, 256, 512]), r.choice([16, 48, 64, 256]), r.choice([(8, 8), (16, 16), (8, 16)])
         self.q, self.k, self.v, self.l = (batch, heads, t, d), (batch, s, d), (batch, s, e), (batch, heads, t)
         o, queries = (batch, heads, t, e), kind == "queries"
         q, k, v = (self.own(self.dtype, x) for x in (self.q, self.k, self.v))
@@ -341,7 +341,7 @@ class Rings:
             more += at
         if self.bias:
             part, dim = ((1, heads, self.q[2], 1), 2) if queries else ((batch, 1, 1, self.k[1]), 3)
-            more.append(self.gathered(self.own("f32", part), dim) if r.random() < 0.5 else self.own("f32", (1, heads, r.choice([1, t]), r.choice([1, s]))))
+            more.append(self.gathered(self.own("f32", part), dim) if r.random() < 0.5 else self.own("f32", (r.choice([1, batch]), heads, r.choice([1, t]), r.choice([1, s]))))
         return more
 
     def edges(self):
@@ -406,27 +406,31 @@ class Rings:
 HOW = {"loops": Loops, "rings": Rings}
 
 
-def rondo(*args, attention="auto"):
-    done = subprocess.run([str(RONDO), *map(str, args)], capture_output=True, text=True, timeout=300, env={**os.environ, "RONDO_CHECK": "1", "RONDO_ATTENTION": attention})
+def rondo(*args, attention="auto", road="auto"):
+    done = subprocess.run([str(RONDO), *map(str, args)], capture_output=True, text=True, timeout=300, env={**os.environ, "RONDO_CHECK": "1", "RONDO_ATTENTION": attention, "RONDO_RING": road})
     return done.returncode, done.stdout + done.stderr + (f"ended by signal {-done.returncode}" if done.returncode < 0 else "")
 
 
 def checked(how, seed, folder):
-    """What is wrong, and whether something goes round that was gathered."""
+    """What is wrong, and by which roads that are asked for something goes round, or is exchanged, that was gathered."""
     p = HOW[how](seed)
     file, want = folder / f"{how}-{seed}.in", folder / f"{how}-{seed}.npz"
     file.write_text(f"module @m partitions={p.devices} replicas=1\n\n" + "\n".join(p.module[::-1]))
-    wrong, round = [], False
+    wrong, round = [], set()
     small = {"attention": "auto" if seed % 4 == 0 else "on"}        # on: what is too small to gain goes round, too
     code, out = rondo("run", file, "--devices", p.devices, "--eval", "--out", want, "--quiet")
     if code:
-        return [f"{how} {seed} is no program: {out}"], False
+        return [f"{how} {seed} is no program: {out}"], set()
     for hosts in sorted(p.hosts):
-        if how == "rings":
-            round = "collective_permute" in rondo("opt", file, "-p", "ring", "--devices", p.devices, "--hosts", hosts, **small)[1]
-        code, out = rondo("run", file, "--devices", p.devices, "--hosts", hosts, "--check", want, "--quiet", "--tol", TOLERANCE[p.dtype], **small)
-        if code:
-            wrong.append(f"{how} {seed}, {p.devices} devices, {hosts} hosts: {out}")
+        for road in ("auto", "heads") if how == "rings" else ("auto",):
+            if how == "rings":
+                become = rondo("opt", file, "-p", "ring", "--devices", p.devices, "--hosts", hosts, **small, road=road)[1]
+                round |= {road} if ("collective_permute" if road == "auto" else "all_to_all") in become else set()
+                if road not in round and road == "heads":
+                    break
+            code, out = rondo("run", file, "--devices", p.devices, "--hosts", hosts, "--check", want, "--quiet", "--tol", TOLERANCE[p.dtype], **small, road=road)
+            if code:
+                wrong.append(f"{how} {seed}, {p.devices} devices, {hosts} hosts, {road}: {out}")
     want.unlink()
     if not wrong:
         file.unlink()
@@ -441,7 +445,7 @@ def main():
     parse.add_argument("--how", default="loops,rings")
     parse.add_argument("--keep", type=pathlib.Path)
     a = parse.parse_args()
-    end, wrong, ran, rings = time.monotonic() + (a.seconds if a.count == 1 << 30 else 1e9), [], 0, 0
+    end, wrong, ran, rings = time.monotonic() + (a.seconds if a.count == 1 << 30 else 1e9), [], 0, {"auto": 0, "heads": 0}
     with tempfile.TemporaryDirectory() as d:
         folder = a.keep or pathlib.Path(d)
         folder.mkdir(exist_ok=True, parents=True)
@@ -449,11 +453,12 @@ def main():
             for how in a.how.split(","):
                 w, round = checked(how, a.seed + ran, folder)
                 wrong += w
-                rings += round
+                for road in round:
+                    rings[road] += 1
                 for line in w:
                     print(line, flush=True)
             ran += 1
-    print(f"{ran} seeds from {a.seed}, {rings} rings, {len(wrong)} wrong")
+    print(f"{ran} seeds from {a.seed}, {rings['auto']} rings, {rings['heads']} exchanges for heads, {len(wrong)} wrong")
     return bool(wrong)
 
 

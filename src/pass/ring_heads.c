@@ -1,0 +1,282 @@
+/* Attention whose keys, or queries of a gradient, are gathered from several hosts: these exchange rows for heads.
+ *
+ * Each device gives its likes on the other hosts, of all that it has of the sequence, the heads that are theirs, and has those that are its host's of what all of them have:
+ * so a host has all rows of some heads, and each of its devices some of these rows.  Inside it is an attention of one host: keys, or queries, are gathered from
+ * its own devices, which read them where they lie (lower/gather.c).  Results go back as operands came.  (All-to-all between hosts: Jacobs et al.,
+ * DeepSpeed-Ulysses, 2023; two levels: Fang and Zhao, USP, 2024.)
+ *
+ * Over h hosts that is (h - 1) / h of each block of q, k, v and o, where turns bring h - 1 blocks of k and v; sums of gradients are whole before they travel.  But
+ * nothing of it is beside the attention itself.  Devices have rows of several hosts then, and keys in another order than in the sequence; what scores are made from
+ * comes in the same. */
+#include "ring.h"
+
+/* The sequence: host by host, d devices each. */
+struct heads {
+	const struct ring *r;
+	const struct ir_fn *fn;
+	int d, h;
+	int64_t own;                 /* rows of each device */
+	enum ring_own is[RING_IN];
+	const struct pass_opts *o;
+	struct ir_b *b;
+	ir_group likes, host;        /* rows of the group: of one device on each host; of one host's */
+	ir_val number;               /* of this host; 0: not made yet */
+};
+
+/* Where each is by itself, a device is a host, if one asks for it. */
+static int per_host(const struct pass_opts *o, const struct ir_module *m, const struct ring *r)
+{
+	const struct ir_group_info *g = &m->group.p[r->group];
+	bool one = plan_groups_of(&o->plan, g->nrow, g->ncol, g->id).hosts < 2;
+	return o->plan.ring == PLAN_RING_HEADS && one ? 1 : ring_per_host(o, m, r);
+}
+
+/* Members of the group, in rows of those that are alike. */
+static int64_t *alike(const struct ir_group_info *g, int d)
+{
+	int h = g->ncol / d;
+	int64_t *id = mem_alloc(sizeof *id * (size_t)(g->nrow * g->ncol)), *to = id;
+	for (int row = 0; row < g->nrow; row++)
+		for (int i = 0; i < d; i++)
+			for (int a = 0; a < h; a++)
+				*to++ = g->id[row * g->ncol + a * d + i];
+	return id;
+}
+
+/* What becomes of an operand: it is as it is here; of its heads those of the host are taken; they are exchanged for what the likes have along a dimension; what these have there is
+ * gathered. */
+enum way { STAYS, CUT, TRADED, GATHERED };
+
+static enum way way_of(const struct ir_module *m, const struct heads *t, uint32_t k, int *along)
+{
+	const struct ring *r = t->r;
+	bool has = ir_vtype(m, t->fn, ir_in(t->fn, r->att, k))->dim[r->heads] > 1;
+	*along = r->way[k] == RING_ROUND ? r->dim[k] : t->is[k] != RING_SAME ? ring_own_dim(m, t->fn, r, k) : -1;
+	return *along < 0 ? has ? CUT : STAYS : has ? TRADED : GATHERED;
+}
+
+/* Is the operand all of what is gathered, in the order of the sequence? */
+static bool is_whole(const struct ir_module *m, const struct heads *t, uint32_t k)
+{
+	return t->d > 1 && t->r->way[k] == RING_WHOLE && ir_vtype(m, t->fn, ir_in(t->fn, t->r->att, k))->dim[t->r->dim[k]] > 1;
+}
+
+/* Dimension of result k that is the sequence. */
+static int result_dim(const struct ir_module *m, const struct heads *t, int k)
+{
+	return t->r->to[k].end ? ring_result_dim(m, t->fn, t->r, k) : ring_own_result_dim(m, t->fn, t->r, k);
+}
+
+/* The type in which result k goes back: the one to which all of its readers round it. */
+static enum dtype goes_as(const struct ir_module *m, const struct heads *t, int k)
+{
+	ir_val v = t->r->out[k];
+	enum dtype own = ir_vtype(m, t->fn, v)->dtype, to = own;
+	bool first = true;
+	for (uint32_t u = ir_use_first(t->fn, v); u; u = ir_use_next(t->fn, u)) {
+		const struct ir_op *o = &t->fn->op.p[ir_use_op(t->fn, u)];
+		enum dtype as = o->kind == IR_convert ? ir_vtype(m, t->fn, o->out)->dtype : own;
+		to = first || as == to ? as : own;
+		first = false;
+	}
+	for (size_t k2 = 0; k2 < t->fn->result.n; k2++)
+		to = t->fn->result.p[k2] == v ? own : to;
+	return dtype_info[to].cls == DT_FLOAT && dtype_info[to].bits < dtype_info[own].bits ? to : own;
+}
+
+static bool is_read(const struct heads *t, int k)
+{
+	bool yes = ir_use_first(t->fn, t->r->out[k]);
+	for (size_t i = 0; i < t->fn->result.n; i++)
+		yes |= t->fn->result.p[i] == t->r->out[k];
+	return yes;
+}
+
+/* --- what it takes -------------------------------------------------------------------------- */
+
+struct sum { double ns, bytes; };    /* of one device; bytes that come into a host */
+
+static void add(const struct pass_opts *o, const struct heads *t, struct plan_group g, enum way way, double bytes, struct sum *s)
+{
+	if (way < TRADED)
+		return;
+	double into = t->d * bytes * (t->h - 1) / (way == TRADED ? t->h : 1);
+	s->ns += plan_move_time(&o->plan, way == TRADED ? COLL_all_to_all : COLL_all_gather, g, into) + plan_part_time(o->plan.table, DT_f32, 0, 2 * bytes);
+	s->bytes += into;
+}
+
+static struct sum takes(const struct pass_opts *o, const struct ir_module *m, const struct heads *t)
+{
+	const struct ring *r = t->r;
+	const struct ir_group_info *i = &m->group.p[r->group];
+	int64_t *id = alike(i, t->d);
+	struct plan_group g = plan_groups_of(&o->plan, i->nrow * t->d, t->h, id);
+	struct sum s = { 0 };
+	int along;
+	mem_free(id);
+	for (uint32_t k = 0; k < r->att->nin; k++) {
+		enum way way = way_of(m, t, k, &along);
+		double bytes = (double)ir_vtype(m, t->fn, ir_in(t->fn, r->att, k))->bytes;
+		bytes = r->way[k] == RING_ROUND ? bytes / (double)r->members : t->is[k] == RING_EACH ? bytes * (double)t->own : bytes;
+		add(o, t, g, way, bytes, &s);
+		if (is_whole(m, t, k))
+			s.ns += plan_part_time(o->plan.table, DT_f32, 0, 2 * bytes * (way == GATHERED ? t->h : 1));
+	}
+	for (int k = 0; k < r->nres; k++)
+		if (is_read(t, k))
+			add(o, t, g, TRADED, (double)ir_vtype(m, t->fn, r->out[k])->count * dtype_info[goes_as(m, t, k)].bytes, &s);
+	return s;
+}
+
+/* false: no dimension of heads, or batches, has as many parts as there are hosts, or of some operand it is not known what it is on other devices. */
+static bool set_up(const struct pass_opts *o, const struct ir_module *m, const struct ir_fn *fn, struct ring *r, struct heads *t)
+{
+	uint32_t main = r->side == RING_KEYS ? 0 : 1;
+	int d = per_host(o, m, r);
+	*t = (struct heads){ .r = r, .fn = fn, .d = d, .h = d ? (int)r->members / d : 0, .own = ir_vtype(m, fn, ir_in(fn, r->att, main))->dim[ring_own_dim(m, fn, r, main)] };
+	if (t->h < 2 || r->att->kind == IR_attention_grad_add || !ring_owned(m, fn, r, t->is))
+		return false;
+	for (uint32_t k = r->nmust; k < r->att->nin; k++)
+		if (r->way[k] == RING_ROUND && t->is[k] != RING_SAME) {      /* each has a row of all for each of its own */
+			r->way[k] = RING_WHOLE;
+			r->in[k] = ir_in(fn, r->att, k);
+		}
+	return true;
+}
+
+bool ring_heads(const struct pass_opts *o, struct arena *a, const struct ir_module *m, const struct ir_fn *fn, struct ring *r, struct ring_said *said)
+{
+	struct heads *t = ARENA_NEW(a, struct heads, 1);
+	const struct ir_type_info *q = ir_vtype(m, fn, ir_in(fn, r->att, 0));
+	struct sum least = { 0 };
+	int best = -1;
+	if (!set_up(o, m, fn, r, t))
+		return false;
+	for (r->heads = 0; r->heads < q->rank - 3; r->heads++) {
+		struct sum s = q->dim[r->heads] % t->h || !q->dim[r->heads] ? (struct sum){ 0 } : takes(o, m, t);
+		if (q->dim[r->heads] % t->h == 0 && q->dim[r->heads] && (best < 0 || s.ns < least.ns)) {
+			least = s;
+			best = r->heads;
+		}
+	}
+	r->heads = best;
+	if (best < 0)
+		return false;
+	bool all, ring;
+	double open, gathered, late = ring_uneven(o, a, m, fn, r, &all);
+	ring = ring_price(o, a, m, fn, r, all, &open, &gathered);
+	if (said) {
+		said->open = open;
+		said->gathered = gathered;
+		said->late = late;
+		said->heads = least.ns;
+		said->bytes = least.bytes;
+	}
+	return o->plan.ring == PLAN_RING_HEADS || (ring && least.ns < MIN(open, gathered) + late);
+}
+
+/* --- the exchange ----------------------------------------------------------------------------- */
+
+/* x in a collective that makes its dimension `from` that much shorter, `to` that much longer; negative: none. */
+static ir_val moved(const struct heads *t, enum ir_kind kind, ir_val x, int from, int to, int n, const int64_t *attr, uint32_t nattr, ir_loc loc)
+{
+	const struct ir_type_info *i = ir_vtype(t->b->m, t->b->fn, x);
+	int64_t dim[IR_MAX_RANK];
+	memcpy(dim, i->dim, sizeof *dim * (size_t)i->rank);
+	if (from >= 0)
+		dim[from] /= n;
+	if (to >= 0)
+		dim[to] *= n;
+	ir_type type = ir_tensor(t->b->m, i->dtype, i->rank, dim);
+	return ir_emit_raw(&(struct ir_b){ t->b->m, t->b->fn, loc }, kind, 1, &x, 1, &type, attr, nattr);
+}
+
+static ir_val traded(const struct heads *t, ir_val x, int from, int to, ir_loc loc)
+{
+	return moved(t, IR_all_to_all, x, from, to, t->h, (int64_t[]){ from, to, t->likes }, 3, loc);
+}
+
+static ir_val gathered(const struct heads *t, ir_val x, int dim, ir_group g, int n, ir_loc loc)
+{
+	return n > 1 ? moved(t, IR_all_gather, x, -1, dim, n, (int64_t[]){ dim, g }, 2, loc) : x;
+}
+
+/* x, of which a dimension is that of the sequence, host by host, as keys come: by what the likes have. */
+static ir_val as_keys(const struct heads *t, ir_val x, int d)
+{
+	struct ir_b *b = t->b;
+	const struct ir_type_info *i = ir_vtype(b->m, b->fn, x);
+	int64_t dim[IR_MAX_RANK], parts[] = { 1, t->h, t->d, i->dim[d] / (t->h * t->d), 1 };
+	int rank = i->rank;
+	memcpy(dim, i->dim, sizeof *dim * (size_t)rank);
+	for (int k = 0; k < rank; k++)
+		parts[k < d ? 0 : 4] *= k == d ? 1 : dim[k];
+	x = ir_transpose(b, ir_reshape(b, x, 5, parts), (int64_t[]){ 0, 2, 1, 3, 4 });
+	return ir_reshape(b, x, rank, dim);
+}
+
+/* Operand k, x, as it is on the other side. */
+static ir_val operand(struct heads *t, uint32_t k, ir_val x)
+{
+	const struct ring *r = t->r;
+	struct ir_b *b = t->b;
+	int along, p = r->heads;
+	enum way way = way_of(b->m, t, k, &along);
+	ir_loc loc = r->way[k] == RING_ROUND ? r->from[k].end->loc : way >= TRADED ? spmd_shared(t->o->record, b->m, r->att, SPMD_TRADED, (int)k) : 0;
+	if (r->way[k] == RING_ROUND)
+		x = ring_read(b, t->fn, r, (int)k, x, r->members);
+	else if (t->is[k] == RING_EACH)
+		x = ring_for_each(b, x, along, t->own);
+	if (is_whole(b->m, t, k))
+		x = as_keys(t, x, r->dim[k]);
+	if (way == CUT) {
+		t->number = t->number ? t->number : ring_own(b, r, t->d);
+		x = ring_block(b, x, p, ir_vtype(b->m, b->fn, x)->dim[p] / t->h, t->number);
+	} else if (way == TRADED) {
+		x = traded(t, x, p, along, loc);
+	} else if (way == GATHERED) {
+		x = gathered(t, x, along, t->likes, t->h, loc);
+	}
+	return r->way[k] == RING_ROUND ? gathered(t, x, along, t->host, t->d, loc) : x;
+}
+
+void ring_heads_emit(const struct pass_opts *o, struct ir_b *b, const struct ir_fn *fn, struct ring *r, const ir_val *in, ir_val *out)
+{
+	struct heads *t = mem_alloc(sizeof *t);
+	const struct ir_group_info *g = &b->m->group.p[r->group];
+	ir_val x[RING_IN];
+	ir_type type[3];
+	int64_t f = ir_attr(fn, r->att, AT_fn), dim[IR_MAX_RANK];
+	bool legal = set_up(o, b->m, fn, r, t);
+	assert(legal);
+	int64_t *id = alike(g, t->d);
+	int rows = g->nrow;
+	t->o = o;
+	t->b = b;
+	t->host = t->d > 1 ? ir_group_add(b->m, rows * t->h, t->d, g->id) : 0;
+	t->likes = ir_group_add(b->m, rows * t->d, t->h, id);
+	mem_free(id);
+	for (uint32_t k = 0; k < r->att->nin; k++)
+		x[k] = operand(t, k, in[k]);
+	for (int k = 0; k < r->nres; k++) {
+		const struct ir_type_info *i = ir_vtype(b->m, fn, r->att->out + (ir_val)k);
+		memcpy(dim, i->dim, sizeof *dim * (size_t)i->rank);
+		dim[r->heads] /= t->h;
+		if (!r->to[k].end)
+			dim[result_dim(b->m, t, k)] *= t->h;
+		type[k] = ir_tensor(b->m, i->dtype, i->rank, dim);
+	}
+	ir_val v = ir_emit_raw(b, r->att->kind, r->att->nin, x, (uint32_t)r->nres, type, &f, 1);
+	for (int k = 0; k < r->nres; k++, v++) {
+		int d = result_dim(b->m, t, k);
+		out[k] = v;
+		if (!is_read(t, k))
+			continue;
+		ir_loc loc = r->to[k].end ? r->to[k].end->loc : spmd_shared(o->record, b->m, r->att, SPMD_GIVEN_BACK, k);
+		if (r->to[k].end && t->d > 1)
+			out[k] = moved(t, IR_reduce_scatter, v, d, -1, t->d, (int64_t[]){ d, t->host, RED_add, 0 }, 4, loc);
+		out[k] = traded(t, ir_convert(b, out[k], goes_as(b->m, t, k)), d, r->heads, loc);
+	}
+	ring_give(b, fn, r, out);
+	mem_free(t);
+}
