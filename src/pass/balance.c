@@ -13,7 +13,7 @@
 
 /* Parts in which a member's work is looked at: even, and fewer where there are many members; members beyond which looking takes too long; rows of a half. */
 enum { PARTS = 4, MANY = 32, MOST = 128, LEAST = 64 };
-/* Between hosts, where little is known of the link: nanoseconds of an operation of a product at most, and how many times its price an exchange must save. */
+/* Between hosts, where little is known of the link: nanoseconds of an operation of a product at most, and how many times its price what is exchanged must save of work. */
 #define FAST 0.005
 #define SURE 4
 
@@ -31,7 +31,7 @@ struct look {
 	bool out[3];                 /* of the result, too */
 	double hidden;               /* as ring_seen gives it */
 	double takes, halves;        /* nanoseconds: of an exchange, of the halves alone */
-	double late, saves;          /* what the device that has most takes longer than the mean; what an exchange leaves it less */
+	double late, saves;          /* what the device that has most takes longer than if all had as much; what an exchange leaves it less */
 	double busy, dealt;          /* its work over the mean; with halves exchanged */
 	bool pays;
 };
@@ -132,7 +132,7 @@ static void weigh(struct look *l)
 	l->busy = busiest(l, w, false);
 	l->dealt = busiest(l, w, true);
 	l->saves = longest(l, w, false) - longest(l, w, true);
-	l->late = longest(l, w, false) - sum / n;
+	l->late = longest(l, w, false) - MAX(sum / n, l->o->plan.cores ? sum * l->g->nrow / l->o->plan.cores : 0);
 	l->pays = l->saves > (ring_small_too() ? 0 : (l->far ? SURE : 1) * l->takes);
 }
 
@@ -155,7 +155,7 @@ double ring_uneven(const struct pass_opts *o, struct arena *a, const struct ir_m
 	struct look l = { .o = o, .a = a, .m = m, .fn = fn };
 	bool may = look(&l, r);
 	*all = may && l.pays;
-	return *all ? l.halves : may ? l.late : 0;
+	return *all ? l.halves : may ? l.late / (l.far ? SURE : 1) : 0;
 }
 
 /* Is op i of fn an attention for which it is done? */

@@ -21,7 +21,7 @@ enum ring_round { RING_BEFORE, RING_BEHIND };
 struct ring_chain { const struct ir_op *end; int n; const struct ir_op *view[RING_VIEWS]; };
 
 struct ring {
-	int op[(RING_IN + 4) * (RING_VIEWS + 1) + 1], nop;   /* that give way, in order */
+	int op[(RING_IN + 4) * (RING_VIEWS + 1) + 4], nop;   /* that give way, in order */
 	const struct ir_op *att;             /* attention, attention_grad, attention_grad_add */
 	enum ring_side side;
 	ir_group group;
@@ -116,11 +116,11 @@ bool ring_price(const struct pass_opts *o, struct arena *a, const struct ir_modu
 bool ring_hosts(const struct pass_opts *o, struct arena *a, const struct ir_module *m, const struct ir_fn *fn, struct ring *r, struct ring_said *said);
 void ring_turns(const struct pass_opts *o, struct ir_b *b, const struct ir_fn *fn, const struct ring *r, const ir_val *in, ir_val *out);
 
-/* balance.c: nanoseconds that r takes longer because of a mask: what the device with most work takes more than the mean, or, if pairs exchange halves (*all: all blocks go
- * to all hosts then), that. */
+/* balance.c: nanoseconds that r takes longer because of a mask: what the device with most work takes longer than if all had as much, between hosts a part of that, since
+ * little is known of the link by which it might be less; or, if pairs exchange halves (*all: all blocks go to all hosts then), that. */
 double ring_uneven(const struct pass_opts *o, struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const struct ring *r, bool *all);
 
-/* ring_heads.c: hosts exchange rows for heads.  May change how r has operands of scores. */
+/* ring_heads.c: hosts exchange rows for heads.  May change how r has operands of scores, and what it gives. */
 bool ring_heads(const struct pass_opts *o, struct arena *a, const struct ir_module *m, const struct ir_fn *fn, struct ring *r, struct ring_said *said);
 void ring_heads_emit(const struct pass_opts *o, struct ir_b *b, const struct ir_fn *fn, struct ring *r, const ir_val *in, ir_val *out);
 

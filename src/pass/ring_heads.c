@@ -67,34 +67,22 @@ static int result_dim(const struct ir_module *m, const struct heads *t, int k)
 	return t->r->to[k].end ? ring_result_dim(m, t->fn, t->r, k) : ring_own_result_dim(m, t->fn, t->r, k);
 }
 
-/* The type in which result k goes back: the one to which all of its readers round it. */
-static enum dtype goes_as(const struct ir_module *m, const struct heads *t, int k)
+/* What rounds result k, if nobody else reads it: it goes back as that has it. */
+static const struct ir_op *rounds(const struct ir_module *m, const struct heads *t, int k)
 {
 	ir_val v = t->r->out[k];
-	enum dtype own = ir_vtype(m, t->fn, v)->dtype, to = own;
-	bool first = true;
-	for (uint32_t u = ir_use_first(t->fn, v); u; u = ir_use_next(t->fn, u)) {
-		const struct ir_op *o = &t->fn->op.p[ir_use_op(t->fn, u)];
-		enum dtype as = o->kind == IR_convert ? ir_vtype(m, t->fn, o->out)->dtype : own;
-		to = first || as == to ? as : own;
-		first = false;
-	}
-	for (size_t k2 = 0; k2 < t->fn->result.n; k2++)
-		to = t->fn->result.p[k2] == v ? own : to;
-	return dtype_info[to].cls == DT_FLOAT && dtype_info[to].bits < dtype_info[own].bits ? to : own;
-}
-
-static bool is_read(const struct heads *t, int k)
-{
-	bool yes = ir_use_first(t->fn, t->r->out[k]);
-	for (size_t i = 0; i < t->fn->result.n; i++)
-		yes |= t->fn->result.p[i] == t->r->out[k];
-	return yes;
+	uint32_t u = t->fn->val.p[v].nuse == 1 ? ir_use_first(t->fn, v) : 0;
+	const struct ir_op *o = u ? &t->fn->op.p[ir_use_op(t->fn, u)] : NULL;
+	if (!o || o->kind != IR_convert)
+		return NULL;
+	enum dtype to = ir_vtype(m, t->fn, o->out)->dtype;
+	return dtype_info[to].cls == DT_FLOAT && dtype_info[to].bits < dtype_info[ir_vtype(m, t->fn, v)->dtype].bits ? o : NULL;
 }
 
 /* --- what it takes -------------------------------------------------------------------------- */
 
-struct sum { double ns, bytes; };    /* of one device; bytes that come into a host */
+/* Nanoseconds, of which none are beside the attention, and what else they may be beside is not known here; bytes that come into a host. */
+struct sum { double ns, bytes; };
 
 static void add(const struct pass_opts *o, const struct heads *t, struct plan_group g, enum way way, double bytes, struct sum *s)
 {
@@ -122,9 +110,11 @@ static struct sum takes(const struct pass_opts *o, const struct ir_module *m, co
 		if (is_whole(m, t, k))
 			s.ns += plan_part_time(o->plan.table, DT_f32, 0, 2 * bytes * (way == GATHERED ? t->h : 1));
 	}
-	for (int k = 0; k < r->nres; k++)
-		if (is_read(t, k))
-			add(o, t, g, TRADED, (double)ir_vtype(m, t->fn, r->out[k])->count * dtype_info[goes_as(m, t, k)].bytes, &s);
+	for (int k = 0; k < r->nres; k++) {
+		const struct ir_op *c = rounds(m, t, k);
+		if (t->fn->val.p[r->out[k]].nuse)
+			add(o, t, g, TRADED, (double)ir_vtype(m, t->fn, c ? c->out : r->out[k])->bytes, &s);
+	}
 	return s;
 }
 
@@ -172,7 +162,16 @@ bool ring_heads(const struct pass_opts *o, struct arena *a, const struct ir_modu
 		said->heads = least.ns;
 		said->bytes = least.bytes;
 	}
-	return o->plan.ring == PLAN_RING_HEADS || (ring && least.ns < MIN(open, gathered) + late);
+	if (o->plan.ring != PLAN_RING_HEADS && (!ring || least.ns >= MIN(open, gathered) + late))
+		return false;
+	for (int k = 0; k < r->nres; k++) {
+		const struct ir_op *c = rounds(m, t, k);
+		if (c) {
+			ring_take(r, (int)(c - fn->op.p));
+			r->out[k] = c->out;
+		}
+	}
+	return true;
 }
 
 /* --- the exchange ----------------------------------------------------------------------------- */
@@ -270,12 +269,12 @@ void ring_heads_emit(const struct pass_opts *o, struct ir_b *b, const struct ir_
 	for (int k = 0; k < r->nres; k++, v++) {
 		int d = result_dim(b->m, t, k);
 		out[k] = v;
-		if (!is_read(t, k))
+		if (!fn->val.p[r->out[k]].nuse)
 			continue;
 		ir_loc loc = r->to[k].end ? r->to[k].end->loc : spmd_shared(o->record, b->m, r->att, SPMD_GIVEN_BACK, k);
 		if (r->to[k].end && t->d > 1)
 			out[k] = moved(t, IR_reduce_scatter, v, d, -1, t->d, (int64_t[]){ d, t->host, RED_add, 0 }, 4, loc);
-		out[k] = traded(t, ir_convert(b, out[k], goes_as(b->m, t, k)), d, r->heads, loc);
+		out[k] = traded(t, ir_convert(b, out[k], ir_vtype(b->m, fn, r->out[k])->dtype), d, r->heads, loc);
 	}
 	ring_give(b, fn, r, out);
 	mem_free(t);

@@ -38,13 +38,17 @@ static void work(struct str *s, const struct ring_said *x)
 		str_addf(s, " on %d core%s", x->cores, x->cores > 1 ? "s" : "");
 	str_add(s, x->exchanged ? " and takes " : " and take ");
 	pass_add_time(s, x->takes);
-	str_add(s, x->hosts > 1 && !x->exchanged ? ", of which it must save several times as much between hosts" : "");
+	str_add(s, x->hosts > 1 && x->road != RING_HEADS && !x->exchanged ? ", of which it must save several times as much between hosts" : "");
 }
 
 static void others(struct str *s, const struct ring_said *x)
 {
 	static const char *const road[] = { "are read where they lie", "are gathered", "go round", "go from host to host" };
-	str_addf(s, "%s over %d devices%s: %s %s", x->back ? "gradient" : "forward", x->members, x->hosts > 1 ? " of several hosts" : "", x->side == RING_KEYS ? "keys and values" : "queries and cotangents", road[x->road]);
+	str_addf(s, "%s over %d devices%s: ", x->back ? "gradient" : "forward", x->members, x->hosts > 1 ? " of several hosts" : "");
+	if (x->road == RING_HEADS)
+		str_addf(s, "%s exchange rows for heads", x->hosts > 1 ? "hosts" : "devices");
+	else
+		str_addf(s, "%s %s", x->side == RING_KEYS ? "keys and values" : "queries and cotangents", road[x->road]);
 	if (x->turns)
 		str_addf(s, ", in %d turns", x->turns);
 	if (x->gathered > 0) {
@@ -52,6 +56,19 @@ static void others(struct str *s, const struct ring_said *x)
 		pass_add_time(s, x->open);
 		str_add(s, ", gathered ");
 		pass_add_time(s, x->gathered);
+	}
+	if (x->heads > 0) {
+		str_add(s, x->gathered > 0 ? ", " : "; ");
+		str_add(s, "rows exchanged for heads ");
+		pass_add_time(s, x->heads);
+		str_add(s, ", ");
+		pass_add_bytes(s, x->bytes);
+		str_add(s, " into a host");
+	}
+	if (x->late > 0 && x->heads > 0) {
+		str_add(s, "; uneven work counts ");
+		pass_add_time(s, x->late);
+		str_add(s, " beside the others");
 	}
 }
 

@@ -655,7 +655,7 @@ def test_cut_as_drawn(k):
         np.testing.assert_allclose(np.asarray(g).astype(np.float32), np.asarray(w).astype(np.float32), rtol=3e-2 if args[0].dtype == bf16 else 1e-4, atol=most)
 
 
-@pytest.mark.parametrize("road", ["in_order", "gather", "sent", "barrier"])
+@pytest.mark.parametrize("road", ["in_order", "heads", "gather", "sent", "barrier"])
 def test_cut_as_drawn_by_each_road(road):
     done = subprocess.run([sys.executable, "-c", "import jax; jax.config.update('jax_num_cpu_devices', 4); import test_attention as t; t.test_cut_as_drawn(0); t.test_cut_as_drawn(1)"],
                           cwd=os.path.dirname(__file__), env={**os.environ, "RONDO_RING": road}, capture_output=True, text=True, timeout=600)

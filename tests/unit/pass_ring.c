@@ -1,5 +1,5 @@
 /* Attention over hosts goes round these where each has as many devices, one after the other, in the order of the group; what a mask of positions hides from
- * all of a host does not come to it; and numbers are those of the program that gathers. */
+ * all of a host does not come to it; rows are exchanged for heads where that takes less; and numbers are those of the program that gathers. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -65,23 +65,27 @@ static void hosts(void **state)
 
 /* --- masks ------------------------------------------------------------------------------------- */
 
-enum { ROWS = 64, DEEP = 32, ARGS = 6 };
+enum { ROWS = 64, DEEP = 32, ARGS = 6, HEADS = 4 };
 enum what { FORWARD, KEYS, QUERIES };       /* an attention; a gradient whose keys, or queries, are gathered */
 struct mask { int before, behind; };        /* a query t sees the keys t - behind .. t + before */
 
 static bool sees(struct mask x, int t, int s) { return s <= t + x.before && s >= t - x.behind; }
 
-/* The program of n devices; far: positions of what is gathered are gathered, too; apart: where a device's own begin is an operand beside where they are in it. */
-static void write_program(struct str *s, enum what what, int n, struct mask x, const char *fill, bool far, bool apart)
+/* The program of n devices and so many heads; far: positions of what is gathered are gathered, too; apart: where a device's own begin is an operand beside where they are in it. */
+static void write_program(struct str *s, enum what what, int n, int heads, struct mask x, const char *fill, bool far, bool apart)
 {
 	struct str group = {0};
 	int t = what == QUERIES ? n * ROWS : ROWS, k = what == QUERIES ? ROWS : n * ROWS, at = what == FORWARD ? 4 : 7;
 	for (int i = 0; i < n; i++)
 		str_addf(&group, "%s%d", i ? "," : "", i);
-	str_addf(s, "module @m partitions=%d replicas=1\nfn @main(%%1: f32[1,1,%d,%d], %%2: f32[1,%d,%d], %%3: f32[1,%d,%d]", n, ROWS, DEEP, ROWS, DEEP, ROWS, DEEP);
+	str_addf(s, "module @m partitions=%d replicas=1\nfn @main(%%1: f32[%d,1,%d,%d], %%2: f32[%d,%d,%d], %%3: f32[%d,%d,%d]", n, heads, ROWS, DEEP, heads, ROWS, DEEP, heads, ROWS, DEEP);
 	if (what != FORWARD)
-		str_addf(s, ", %%4: f32[1,1,%d], %%5: f32[1,1,%d,%d], %%6: f32[1,1,%d]", ROWS, ROWS, DEEP, ROWS);
-	str_addf(s, ") -> (f32[1,1,%d,%d], %s) {\n", ROWS, DEEP, what == FORWARD ? "f32[1,1,64]" : "f32[1,64,32], f32[1,64,32]");
+		str_addf(s, ", %%4: f32[%d,1,%d], %%5: f32[%d,1,%d,%d], %%6: f32[%d,1,%d]", heads, ROWS, heads, ROWS, DEEP, heads, ROWS);
+	str_addf(s, ") -> (f32[%d,1,%d,%d]", heads, ROWS, DEEP);
+	if (what == FORWARD)
+		str_addf(s, ", f32[%d,1,%d]) {\n", heads, ROWS);
+	else
+		str_addf(s, ", f32[%d,%d,%d], f32[%d,%d,%d]) {\n", heads, ROWS, DEEP, heads, ROWS, DEEP);
 	/* at: the device's first position; its positions as queries and as keys; those of all */
 	str_addf(s, "  %%%d = partition_id : u32[]\n  %%%d = convert %%%d : i32[]\n  %%%d = constant data=%d : i32[]\n  %%%d = multiply %%%d, %%%d : i32[]\n", at, at + 1, at, at + 2, ROWS,
 	         at + 3, at + 1, at + 2);
@@ -102,20 +106,20 @@ static void write_program(struct str *s, enum what what, int n, struct mask x, c
 		bool key = i == 1 || i == 2;
 		if (key == (what == QUERIES))
 			continue;
-		str_addf(s, "  %%%d = all_gather %%%d dim=%d group=[[%s]] : f32[1,%s%d%s]\n", from, i + 1, key ? 1 : 2, group.p, key ? "" : "1,", n * ROWS, i == 3 || i == 5 ? "" : ",32");
+		str_addf(s, "  %%%d = all_gather %%%d dim=%d group=[[%s]] : f32[%d,%s%d%s]\n", from, i + 1, key ? 1 : 2, group.p, heads, key ? "" : "1,", n * ROWS, i == 3 || i == 5 ? "" : ",32");
 		in[i] = from++;
 	}
 	str_addf(s, "  %%%d, %%%d", from, from + 1);
 	if (what == FORWARD) {
-		str_addf(s, " = attention %%%d, %%%d, %%%d, %%%d, %%%d%s fn=@score : f32[1,1,%d,%d], f32[1,1,%d]\n  return %%%d, %%%d\n}\n", in[0], in[1], in[2], at + 8, at + 9, more, t, DEEP, t, from, from + 1);
+		str_addf(s, " = attention %%%d, %%%d, %%%d, %%%d, %%%d%s fn=@score : f32[%d,1,%d,%d], f32[%d,1,%d]\n  return %%%d, %%%d\n}\n", in[0], in[1], in[2], at + 8, at + 9, more, heads, t, DEEP, heads, t, from, from + 1);
 	} else {
-		str_addf(s, ", %%%d = attention_grad %%%d, %%%d, %%%d, %%%d, %%%d, %%%d, %%%d, %%%d%s fn=@score : f32[1,1,%d,%d], f32[1,%d,%d], f32[1,%d,%d]\n", from + 2, in[0], in[1], in[2], in[3], in[4],
-		         in[5], at + 8, at + 9, more, t, DEEP, k, DEEP, k, DEEP);
+		str_addf(s, ", %%%d = attention_grad %%%d, %%%d, %%%d, %%%d, %%%d, %%%d, %%%d, %%%d%s fn=@score : f32[%d,1,%d,%d], f32[%d,%d,%d], f32[%d,%d,%d]\n", from + 2, in[0], in[1], in[2], in[3], in[4],
+		         in[5], at + 8, at + 9, more, heads, t, DEEP, heads, k, DEEP, heads, k, DEEP);
 		if (what == QUERIES)
-			str_addf(s, "  %%%d = reduce_scatter %%%d dim=2 group=[[%s]] redop=add : f32[1,1,%d,%d]\n  return %%%d, %%%d, %%%d\n}\n", from + 3, from, group.p, ROWS, DEEP, from + 3, from + 1, from + 2);
+			str_addf(s, "  %%%d = reduce_scatter %%%d dim=2 group=[[%s]] redop=add : f32[%d,1,%d,%d]\n  return %%%d, %%%d, %%%d\n}\n", from + 3, from, group.p, heads, ROWS, DEEP, from + 3, from + 1, from + 2);
 		else
-			str_addf(s, "  %%%d = reduce_scatter %%%d dim=1 group=[[%s]] redop=add : f32[1,%d,%d]\n  %%%d = reduce_scatter %%%d dim=1 group=[[%s]] redop=add : f32[1,%d,%d]\n  return %%%d, %%%d, %%%d\n}\n",
-			         from + 3, from + 1, group.p, ROWS, DEEP, from + 4, from + 2, group.p, ROWS, DEEP, from, from + 3, from + 4);
+			str_addf(s, "  %%%d = reduce_scatter %%%d dim=1 group=[[%s]] redop=add : f32[%d,%d,%d]\n  %%%d = reduce_scatter %%%d dim=1 group=[[%s]] redop=add : f32[%d,%d,%d]\n  return %%%d, %%%d, %%%d\n}\n",
+			         from + 3, from + 1, group.p, heads, ROWS, DEEP, from + 4, from + 2, group.p, heads, ROWS, DEEP, from, from + 3, from + 4);
 	}
 	int q = apart && what != QUERIES ? 21 : 2, key = apart && what == QUERIES ? 21 : 3;
 	str_addf(s, "fn @score(%%1: f32[], %%2: i32[], %%3: i32[]%s) -> (f32[]%s) {\n", apart ? ", %20: i32[]" : "", what == FORWARD ? "" : ", f32[]");
@@ -162,7 +166,7 @@ static int moved(const struct ir_module *m, int rank)
 
 static void values(const struct ir_module *m, int n, struct eval_array *res)
 {
-	static float data[MOST][ARGS][ROWS * DEEP];
+	static float data[MOST][ARGS][HEADS * ROWS * DEEP];
 	const struct ir_fn *fn = ir_main(m);
 	struct eval_array a[MOST * ARGS];
 	uint32_t seed = 1;
@@ -205,7 +209,7 @@ static void masked(enum what what, int n, int hosts, struct mask x, const char *
 	int host[MOST], results = what == FORWARD ? 2 : 3, blocks = all ? n * (hosts - 1) : least(what, n, hosts, x);
 	for (int i = 0; i < n; i++)
 		host[i] = i / (n / hosts);
-	write_program(&s, what, n, x, fill, far, false);
+	write_program(&s, what, n, 1, x, fill, far, false);
 	struct ir_module *m = parsed(s.p);
 	values(m, n, want);
 	struct pass_opts o = { .ndev = n, .plan = { .ndev = n, .host = host }, .stop = "ring", .check = true };
@@ -256,12 +260,12 @@ static int uneven(int n, struct mask x, bool shared)
 }
 
 /* Up to a pass, as this plan says; gives how many ops of this kind there are then. */
-static int become(const char *pass, const struct plan_on *on, enum ir_kind kind, enum what what, struct mask x, const char *fill, bool far, bool apart)
+static int becomes(const char *pass, const struct plan_on *on, enum ir_kind kind, enum what what, int heads, struct mask x, const char *fill, bool far, bool apart)
 {
 	struct str s = {0};
 	struct eval_array want[MOST * 3];
 	int found = 0, n = on->ndev;
-	write_program(&s, what, n, x, fill, far, apart);
+	write_program(&s, what, n, heads, x, fill, far, apart);
 	struct ir_module *m = parsed(s.p);
 	values(m, n, want);
 	struct pass_opts o = { .ndev = n, .plan = *on, .stop = pass, .check = true };
@@ -272,6 +276,11 @@ static int become(const char *pass, const struct plan_on *on, enum ir_kind kind,
 	ir_module_free(m);
 	str_free(&s);
 	return found;
+}
+
+static int become(const char *pass, const struct plan_on *on, enum ir_kind kind, enum what what, struct mask x, const char *fill, bool far, bool apart)
+{
+	return becomes(pass, on, kind, what, 1, x, fill, far, apart);
 }
 
 /* On one host with `cores`; gives how many permutes there are. */
@@ -342,8 +351,64 @@ static void asked(void **state)
 				}
 }
 
+/* --- rows for heads ------------------------------------------------------------------------ */
+
+/* Operands and results of an attention or a gradient, but for its mask. */
+static int arrays(enum what w) { return w == FORWARD ? 5 : 9; }
+
+/* What is asked for is done wherever as many heads as hosts divide; on one host as if each device were one.  In hosts of several devices what a triangle leaves uneven is
+ * dealt there. */
+static void exchanged(void **state)
+{
+	enum { FAR = 1 << 20 };
+	static const struct mask is[] = { { 0, FAR }, { FAR, FAR }, { 0, 10 }, { 0, ROWS + 1 }, { -1, FAR } };
+	static const struct { int n, hosts; } on[] = { { 2, 2 }, { 4, 2 }, { 4, 4 }, { 8, 4 }, { 8, 2 }, { 4, 1 }, { 3, 3 }, { 6, 3 } };
+	assert_null(conf_set("ATTENTION", "on"));
+	for (size_t i = 0; i < NELEM(is) * NELEM(on); i++)
+		for (enum what w = FORWARD; w <= QUERIES; w++) {
+			int n = on[i % NELEM(on)].n, hosts = on[i % NELEM(on)].hosts, host[MOST], far = (int)i % 2, apart = (int)(i / 2 % 2);
+			struct mask x = is[i / NELEM(on)];
+			const char *fill = i % 3 ? "-inf" : "-2.3819763e+38";
+			bool divides = HEADS % (hosts > 1 ? hosts : n) == 0, one = hosts == 1 || hosts == n;
+			for (int k = 0; k < n; k++)
+				host[k] = k / (n / hosts);
+			struct plan_on plan = { .ndev = n, .host = hosts > 1 ? host : NULL, .ring = PLAN_RING_HEADS };
+			assert_int_equal(becomes("ring", &plan, IR_all_to_all, w, HEADS, x, fill, far, apart), divides ? arrays(w) : 0);
+			int sent = becomes("ring", &plan, IR_collective_permute, w, HEADS, x, fill, far, apart);
+			assert_true(divides || sent);
+			assert_true(!divides || !one || !sent);
+			if (divides && !one && !is[i / NELEM(on)].before && x.behind == FAR)
+				assert_true(sent);
+			becomes(NULL, &plan, IR_all_to_all, w, HEADS, x, fill, far, apart);
+		}
+	assert_null(conf_set("ATTENTION", "auto"));
+}
+
+/* By itself it is done where a link is slow and it is less that travels, of two hosts only for a gradient whose keys would (7 blocks by halves, not 4); not where heads do not
+ * divide, nor in order. */
+static void priced(void **state)
+{
+	struct plan_table slow = *plan_default();
+	const struct mask all = { 1 << 20, 1 << 20 };
+	int host[MOST] = { 0, 1, 2, 3, 0, 0, 0, 0 };
+	slow.rate[PLAN_far_byte] = 100;
+	for (enum what w = FORWARD; w <= QUERIES; w++)
+		for (int n = 2; n <= 4; n++) {
+			struct plan_on plan = { .table = &slow, .ndev = n, .host = host };
+			bool is = n == 4 || (n == 2 && w == KEYS);
+			assert_int_equal(becomes("ring", &plan, IR_all_to_all, w, HEADS, all, "-inf", false, false), is ? arrays(w) : 0);
+			assert_int_equal(becomes("ring", &plan, IR_all_to_all, w, 1, all, "-inf", false, false), 0);
+			plan.ring = PLAN_RING_IN_ORDER;
+			assert_int_equal(becomes("ring", &plan, IR_all_to_all, w, HEADS, all, "-inf", false, false), 0);
+			plan.ring = PLAN_RING_AUTO;
+			plan.table = NULL;
+			assert_int_equal(becomes("ring", &plan, IR_all_to_all, w, HEADS, all, "-inf", false, false), 0);
+		}
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(hosts), cmocka_unit_test(masks), cmocka_unit_test(halves), cmocka_unit_test(asked) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(hosts), cmocka_unit_test(masks), cmocka_unit_test(halves), cmocka_unit_test(asked), cmocka_unit_test(exchanged),
+	                                    cmocka_unit_test(priced) };
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
