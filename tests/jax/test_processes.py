@@ -1,4 +1,5 @@
 """Several processes, joined by jax.distributed: the programs of processes/, started as P processes of D devices."""
+import contextlib
 import importlib.util
 import os
 import pathlib
@@ -71,28 +72,43 @@ class Job:
         return found
 
 
-@pytest.fixture
-def hosts():
-    """Two network namespaces with a cable between them."""
-    names = [f"rondo-jax-{os.getpid()}-{i}" for i in range(2)]
+@contextlib.contextmanager
+def namespaces(n):
+    """So many of networks, with a cable each to a switch in one more."""
+    switch, *names = (f"rondo-jax-{os.getpid()}-{i}" for i in range(n + 1))
 
     def ip(*words):
         return subprocess.run(["ip", *words], capture_output=True, text=True).returncode == 0
 
-    if not ip("netns", "add", names[0]):
+    if not ip("netns", "add", switch):
         pytest.skip("no network namespaces here (not root?)")
     try:
-        ip("netns", "add", names[1])
-        ip("-n", names[0], "link", "add", "wire", "type", "veth", "peer", "name", "wire", "netns", names[1])
-        for i, n in enumerate(names):
-            ip("-n", n, "addr", "add", f"10.79.0.{i + 1}/24", "dev", "wire")
-            ip("-n", n, "link", "set", "lo", "up")
-            ip("-n", n, "link", "set", "wire", "up")
+        ip("-n", switch, "link", "add", "name", "switch", "type", "bridge")
+        ip("-n", switch, "link", "set", "switch", "up")
+        for i, name in enumerate(names):
+            ip("netns", "add", name)
+            ip("-n", name, "link", "add", "wire", "type", "veth", "peer", "name", f"to{i}", "netns", switch)
+            ip("-n", switch, "link", "set", f"to{i}", "master", "switch", "up")
+            ip("-n", name, "addr", "add", f"10.79.0.{i + 1}/24", "dev", "wire")
+            ip("-n", name, "link", "set", "lo", "up")
+            ip("-n", name, "link", "set", "wire", "up")
         time.sleep(1)
-        yield [(n, f"10.79.0.{i + 1}") for i, n in enumerate(names)]
+        yield [(name, f"10.79.0.{i + 1}") for i, name in enumerate(names)]
     finally:
-        for n in names:
-            ip("netns", "del", n)
+        for name in (switch, *names):
+            ip("netns", "del", name)
+
+
+@pytest.fixture
+def hosts():
+    with namespaces(2) as all:
+        yield all
+
+
+@pytest.fixture
+def three_hosts():
+    with namespaces(3) as all:
+        yield all
 
 
 def run(*args, seconds=300, **env):
@@ -123,11 +139,11 @@ def test_rings_whose_memory_is_not_mapped():
 
 
 @pytest.mark.many
-@pytest.mark.parametrize("processes, devices", [(4, 1), (2, 2)])
-def test_attention_between_hosts(processes, devices, tmp_path):
-    seed = int.from_bytes(os.urandom(4), "little")
+@pytest.mark.parametrize("processes, devices, road", [(4, 1, "auto"), (2, 2, "auto"), (4, 1, "heads"), (2, 2, "heads"), (3, 1, "heads"), (3, 2, "heads")])
+def test_attention_between_hosts(processes, devices, road, tmp_path):
+    seed, draws = int.from_bytes(os.urandom(4), "little"), processes * devices < 6
     print(f"{seed=}")
-    for code, out, err in run(processes, devices, "attention", seed, 1, tmp_path, RONDO_TRANSPORT="tcp", RONDO_ATTENTION="on", RONDO_CHECK="1"):
+    for code, out, err in run(processes, devices, "attention", seed, int(draws), tmp_path, RONDO_TRANSPORT="tcp", RONDO_ATTENTION="on", RONDO_RING=road, RONDO_CHECK="1"):
         assert code == 0 and "failed" not in out, out + err
 
 
@@ -165,6 +181,13 @@ def test_two_hosts(hosts, tmp_path):
 def test_bytes_of_attention_into_a_host(hosts, tmp_path):
     for code, out, err in run(2, 2, "attention", 0, 0, tmp_path, hosts=hosts, FAR="1", RONDO_ATTENTION="on", RONDO_NET="tcp"):
         assert code == 0 and "passed bytes_into_a_host" in out and "failed" not in out, out + err
+
+
+@pytest.mark.only_rondo("jaxlib's own clients do otherwise")
+@pytest.mark.parametrize("devices", [1, 2])
+def test_bytes_of_heads_into_a_host(three_hosts, devices, tmp_path):
+    for code, out, err in run(3, devices, "attention", 0, 0, tmp_path, hosts=three_hosts, FAR="1", RONDO_RING="heads", RONDO_NET="tcp"):
+        assert code == 0 and "passed bytes_of_heads" in out and "failed" not in out, out + err
 
 
 @pytest.mark.only_rondo("jaxlib's own clients do otherwise")

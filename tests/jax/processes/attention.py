@@ -20,7 +20,13 @@ from jax.experimental import multihost_utils  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
 
 SEED, COUNT, FOLDER = int(sys.argv[1]), int(sys.argv[2]), pathlib.Path(sys.argv[3])      # a folder that all of them see
+HEADS = os.environ.get("RONDO_RING") == "heads"
 turns = itertools.count()
+
+
+def of(f):
+    """A case of where keys go round."""
+    return f if HEADS else case(f)
 
 
 def there(x, how):
@@ -80,7 +86,7 @@ def lines(program, kind):
     return re.findall(rf"^ +kern \d+ {kind} \(.*|^coll \d+ {kind} .*", program.as_text(), re.M)
 
 
-@case
+@of
 def in_turns():
     """Keys go round, or queries where keys are as many; what one host has is gathered there alone; and all of it is beside computing."""
     q, k, v = (np.random.default_rng(i).normal(size=(1, 2048, h, 64)).astype(np.float32) for i, h in enumerate((4, 1, 1)))
@@ -95,7 +101,7 @@ def in_turns():
             assert re.search(r"^ +coll \d+ permute .* lane 1", p.as_text(), re.M)
 
 
-@case
+@of
 def in_a_window():
     """What no query of a host sees does not come to it: of a window that reaches into the block before there is one turn beside that at home, of two blocks two."""
     q, k, v = (np.random.default_rng(i).normal(size=(1, 2048, h, 64)).astype(np.float32) for i, h in enumerate((4, 1, 1)))
@@ -114,6 +120,55 @@ def in_a_window():
                 there = len(lines(program, what))
                 turns = min(ALL, 2 + (wide > host + 1))
                 assert there == turns if what == "attention" else there == 2 * turns or DEVICES > 3, program.as_text()
+
+
+def masked(keep, q, k, v, *more):
+    x = jnp.einsum("bthd,bshd->bhts", q, jnp.repeat(k, q.shape[2] // k.shape[2], 2), preferred_element_type=f32) / q.shape[3] ** 0.5
+    x = jnp.where(keep(jnp.arange(x.shape[2])[:, None], jnp.arange(x.shape[3])[None], *more), x, -jnp.inf)
+    return jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(x, -1).astype(v.dtype), jnp.repeat(v, q.shape[2] // v.shape[2], 2))
+
+
+def dropped(q, k, v):
+    """A third of all weights, as one device draws them."""
+    x = jax.nn.softmax(jnp.einsum("bthd,bshd->bhts", q, k) / 8, -1)
+    return jnp.einsum("bhts,bshd->bthd", jnp.where(jax.random.bernoulli(jax.random.key(3), 2 / 3, x.shape), x * 1.5, 0), v)
+
+
+def leaning(q, k, v):
+    """Further keys count less, for each head by a factor of its own."""
+    t, heads = q.shape[1], q.shape[2]
+    x = jnp.einsum("bthd,bshd->bhts", q, k) / 8 - 2.0 ** -jnp.arange(1, heads + 1)[:, None, None] * jnp.abs(jnp.arange(t)[:, None] - jnp.arange(t)[None])
+    return jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(x, -1), v)
+
+
+def by_heads():
+    """Each host has all rows of some heads, whatever a mask is made from; where heads do not divide, keys go round.  No sum of gradients is made between hosts.  Each run
+    draws four of these."""
+    t, causal = 128 * N, lambda i, j: i >= j
+    part = np.sort(np.random.default_rng(9).integers(0, 5, (1, t))).astype(np.int32)
+    at = np.random.default_rng(8).permutation(t).astype(np.int32)
+    cases = {
+        "causal": (functools.partial(masked, causal), 2 * ALL, ALL), "all": (functools.partial(masked, lambda i, j: j >= 0), ALL, ALL),
+        "window": (functools.partial(masked, lambda i, j: (i >= j) & (i - j < 150)), ALL, ALL),
+        "segments": (functools.partial(masked, lambda i, j, s: (s[0][:, None] == s[0][None]) & (i >= j)), ALL, ALL, part),
+        "positions": (functools.partial(masked, lambda i, j, s: s[:, None] >= s[None]), ALL, ALL, at),
+        "dropout": (dropped, ALL, ALL), "leaning": (leaning, ALL, ALL),
+        "groups": (functools.partial(jax.nn.dot_product_attention, is_causal=True), 2 * ALL, 1), "odd": (functools.partial(masked, causal), ALL + 1, ALL + 1),
+    }
+    for k, name in enumerate(np.random.default_rng(SEED).permutation([*cases])[:4]):
+        f, heads, keys, *more = cases[name]
+        rows = [np.random.default_rng(i).normal(size=(1, t, h, 64)) for i, h in enumerate((heads, keys, keys))]
+        rows = [np.asarray(a, f32 if k % 2 or name in ("leaning", "dropout") else jnp.bfloat16) for a in rows]
+        print(name, rows[0].dtype, flush=True)
+        for p, least in zip(checked(f, rows + more, {"x": N}, [P(None, "x")] * 4), (4, 11)):
+            divides = keys % ALL == 0
+            assert (len(lines(p, "all_to_all")) >= least) == divides, p.as_text()
+            assert divides or len(lines(p, "permute")) >= ALL - 1, p.as_text()
+            assert not divides or DEVICES > 1 or not lines(p, "(?:permute|reduce_scatter)"), p.as_text()
+
+
+if HEADS and not os.environ.get("FAR"):
+    case(by_heads)
 
 
 def received():
@@ -148,7 +203,25 @@ def bytes_into_a_host():
             assert into <= each <= 1.1 * into + 0.2
 
 
+def bytes_of_heads():
+    """Of what a host's devices have it gets, of each array, all rows of its share of heads, but for those that are its own: the formula of docs/long-context.md."""
+    times, t, heads = 20, 256 * N, 2 * ALL
+    block = t // N * heads * 64 * 4
+    x = [there(np.random.default_rng(i).normal(size=(1, t, heads, 64)).astype(np.float32), s) for i, s in enumerate(lies({"x": N}, *[P(None, "x")] * 3))]
+    f = functools.partial(masked, lambda i, j: i >= j)
+    for g, arrays in ((jax.jit(f, out_shardings=x[0].sharding), 4), (jax.jit(back(f)), 11)):
+        jax.block_until_ready(g(*x))
+        multihost_utils.sync_global_devices("begin")
+        before = received()
+        for _ in range(times):
+            jax.block_until_ready(g(*x))
+        multihost_utils.sync_global_devices("end")
+        each, into = (received() - before) / times / block, DEVICES * arrays * (ALL - 1) / ALL
+        print(f"{each:.3f} blocks into host {ME}, of {into:.3f}", flush=True)
+        assert into <= each <= 1.1 * into + 0.2
+
+
 if __name__ == "__main__":
     if os.environ.get("FAR"):
-        case(bytes_into_a_host)
+        case(bytes_of_heads if HEADS else bytes_into_a_host)
     end()
