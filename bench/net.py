@@ -27,7 +27,7 @@ import time
 from mpi import before_of, beside
 
 HERE = pathlib.Path(__file__).resolve().parent
-ADDRESS = ("10.79.0.1", "10.79.0.2")
+ADDRESS = [f"10.79.0.{i + 1}" for i in range(16)]
 
 
 def ip(*words, check=True):
@@ -35,14 +35,25 @@ def ip(*words, check=True):
 
 
 class Hosts:
-    """Two namespaces, joined by a cable; gone when the block ends."""
+    """Namespaces, two of them joined by a cable, more by one each to a switch in another; gone when the block ends."""
+
+    def __init__(self, n=2):
+        self.name = [f"rondo-net{i}-{os.getpid()}" for i in range(n)]
+        self.all = [*self.name, *[f"rondo-switch-{os.getpid()}"] * (n > 2)]
 
     def __enter__(self):
-        self.name = [f"rondo-net{i}-{os.getpid()}" for i in range(2)]
         try:
-            for name in self.name:
+            for name in self.all:
                 ip("netns", "add", name)
-            ip("-n", self.name[0], "link", "add", "wire", "type", "veth", "peer", "name", "wire", "netns", self.name[1])
+            if len(self.name) > 2:
+                switch = self.all[-1]
+                ip("-n", switch, "link", "add", "name", "switch", "type", "bridge")
+                ip("-n", switch, "link", "set", "switch", "up")
+                for i, name in enumerate(self.name):
+                    ip("-n", name, "link", "add", "wire", "type", "veth", "peer", "name", f"to{i}", "netns", switch)
+                    ip("-n", switch, "link", "set", f"to{i}", "master", "switch", "up")
+            else:
+                ip("-n", self.name[0], "link", "add", "wire", "type", "veth", "peer", "name", "wire", "netns", self.name[1])
             for name, address in zip(self.name, ADDRESS):
                 ip("-n", name, "addr", "add", address + "/24", "dev", "wire")
                 ip("-n", name, "link", "set", "lo", "up")
@@ -55,8 +66,13 @@ class Hosts:
             raise
         return self
 
+    def limit(self, rate):
+        """What each host sends, and what it gets, as tc says it: 10gbit."""
+        for name, device in [(n, "wire") for n in self.name] + [(self.all[-1], f"to{i}") for i in range(len(self.name)) if len(self.name) > 2]:
+            subprocess.run(["ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", rate, "burst", "256kbit", "latency", "50ms"], check=True)
+
     def __exit__(self, *_):
-        for name in self.name:
+        for name in self.all:
             pids = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True).stdout.split()
             for pid in pids:
                 os.kill(int(pid), signal.SIGKILL)
@@ -76,7 +92,7 @@ def rondo(hosts, command, env, port):
 
 
 def openmpi(hosts, program, env, agent):
-    command = ["ip", "netns", "exec", hosts.name[0], "mpirun.openmpi", "--host", ",".join(ADDRESS), "--mca", "plm_rsh_agent", agent, "--mca", "pml", "ob1",
+    command = ["ip", "netns", "exec", hosts.name[0], "mpirun.openmpi", "--host", ",".join(ADDRESS[:2]), "--mca", "plm_rsh_agent", agent, "--mca", "pml", "ob1",
                "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "wire", "--mca", "oob_tcp_if_include", "wire", "--bind-to", "none", "-np", "2", *program]
     r = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
     if r.returncode:

@@ -5,10 +5,12 @@
     bench/roads.py --processes 4 --devices 2 --lengths 8192
     bench/roads.py --processes 1 --devices 4         devices of one process: without MPI and gloo
     bench/roads.py --link 10gbit                     two hosts (network namespaces, root) with a cable of that speed
+    bench/roads.py --link 1gbit --hosts 4 --processes 4 --keys 4 --lengths 2048
     bench/roads.py --only symmetric,barrier --markdown
 
-symmetric  as Rondo chooses: what others have is read where it lies, or put there beside computing; halves of uneven work are exchanged
-in order   the same without the exchange (RONDO_RING=in_order)
+symmetric  as Rondo chooses: what others have is read where it lies, or put there beside computing; halves of uneven work are exchanged, or rows for heads
+heads      hosts exchange rows for heads, or devices on one host, where heads of keys divide (RONDO_RING=heads)
+in order   as it chooses, but each device does its own rows (RONDO_RING=in_order)
 gather     all of it is copied to each device first (RONDO_RING=gather)
 sent       in order, from neighbour to neighbour in turns, through buffers that both sides take part in (RONDO_RING=sent, RONDO_COLL=permute=stage)
 barrier    the same, and all wait for all behind every hop (RONDO_RING=barrier)
@@ -36,7 +38,7 @@ from net import ADDRESS, Hosts
 
 HERE = pathlib.Path(__file__).resolve().parent
 STAGED = "permute=stage"
-ROADS = {"symmetric": {}, "in order": {"RONDO_RING": "in_order"}, "gather": {"RONDO_RING": "gather"}, "sent": {"RONDO_RING": "sent", "RONDO_COLL": STAGED},
+ROADS = {"symmetric": {}, "in order": {"RONDO_RING": "in_order"}, "heads": {"RONDO_RING": "heads"}, "gather": {"RONDO_RING": "gather"}, "sent": {"RONDO_RING": "sent", "RONDO_COLL": STAGED},
          "barrier": {"RONDO_RING": "barrier", "RONDO_COLL": STAGED}, "mpi": {"RONDO_RING": "sent", "RONDO_COLL": "mpi"}, "XLA:CPU": None}
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-q"]
 
@@ -108,7 +110,7 @@ class Job:
             if road == "mpi":
                 self.all.append(subprocess.Popen([*MPIRUN, "-n", str(a.processes), *command], env={**env, "PROCESS": "0"}, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
             for i in range(0 if road == "mpi" else a.processes):
-                host = i * 2 // a.processes                 # gloo goes by what the host's name means
+                host = i * a.hosts // a.processes           # gloo goes by what the host's name means
                 on = ["ip", "netns", "exec", hosts.name[host], "unshare", "--uts", "sh", "-c", f'hostname {ADDRESS[host]}; exec "$@"', "sh"] if hosts else []
                 self.all.append(subprocess.Popen([*on, *command], env={**env, "PROCESS": str(i)}, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
         self.line, self.log = [], at + ".log"
@@ -188,7 +190,8 @@ def main():
     p.add_argument("--only", default=",".join(ROADS))
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--gb", type=float, default=6, help="scores of XLA:CPU in all devices of a process, at most")
-    p.add_argument("--link", help="the speed of a cable between two hosts, as tc says it: 10gbit")
+    p.add_argument("--link", help="the speed of the cables between hosts, as tc says it: 10gbit")
+    p.add_argument("--hosts", type=int, default=2, help="with --link")
     p.add_argument("--markdown", action="store_true")
     a = p.parse_args()
     if a.worker:
@@ -200,12 +203,11 @@ def main():
         p.error(f"no road {', '.join(unknown)}; there are {', '.join(ROADS)}")
     left_out = {k for k in ("mpi",) if a.devices > 1 or a.processes < 2 or a.link or not shutil.which("mpirun")}
     names = [k for k in names if k not in left_out]
-    with tempfile.TemporaryDirectory() as folder, Hosts() if a.link else contextlib.nullcontext() as hosts:
+    with tempfile.TemporaryDirectory() as folder, Hosts(a.hosts) if a.link else contextlib.nullcontext() as hosts:
         if a.link:
-            for name in hosts.name:
-                subprocess.run(["ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", "wire", "root", "tbf", "rate", a.link, "burst", "256kbit", "latency", "50ms"], check=True)
+            hosts.limit(a.link)
         jobs = {k: Job(k, a, folder, hosts) for k in names}
-        print(f"# {a.processes} process{'es' * (a.processes > 1)} x {a.devices} device{'s' * (a.devices > 1)}{f', two hosts at {a.link}' if a.link else ''}, heads {a.heads}/{a.keys} of {a.size}; "
+        print(f"# {a.processes} process{'es' * (a.processes > 1)} x {a.devices} device{'s' * (a.devices > 1)}{f', {a.hosts} hosts at {a.link}' if a.link else ''}, heads {a.heads}/{a.keys} of {a.size}; "
               f"ms, and times the symmetric road; median of {a.rounds} interleaved rounds; load {os.getloadavg()[0]:.1f}\n")
         for what in a.what.split(","):
             compare(a, jobs, what)

@@ -104,7 +104,7 @@ bool ring_price(const struct pass_opts *o, struct arena *a, const struct ir_modu
 		return false;
 	const struct ir_group_info *i = &m->group.p[r->group];
 	struct plan_group far = plan_groups_of(&o->plan, i->nrow, i->ncol, i->id);
-	double work = lower_op_time(o->plan.table, m, fn, r->att) / h, in, out;
+	double work = plan_part_time(o->plan.table, ir_vtype(m, fn, ir_in(fn, r->att, 0))->dtype, ir_cost_of(m, fn, r->att).flops, 0) / h, in, out;
 	struct step s[2 * HOSTS];
 	for (uint32_t k = 0; k < r->att->nin; k++)
 		if (r->way[k] == RING_ROUND)
