@@ -465,19 +465,20 @@ def f(q, k, v):
         q = jax.lax.with_sharding_constraint(q, how)
     return q
 text = jax.jit(f).lower(q, q, q).compile().as_text()
-print(*[len(re.findall("^ +coll .* " + c, text, re.M)) for c in ("all_gather", "permute", "all_reduce")], len(re.findall("^ +lend ", text, re.M)))
+print(*[len(re.findall("^ +coll .* " + c, text, re.M)) for c in ("all_gather", "permute", "all_reduce", "all_to_all")], len(re.findall("^ +lend ", text, re.M)))
 """
     made = {}
-    for setting, cores in (("auto", 2), ("in_order", 2), ("gather", 2), ("sent", 2), ("barrier", 2), ("auto", 1), ("auto", 2), ("barrier", 2)):
+    for setting, cores in (("auto", 2), ("in_order", 2), ("heads", 2), ("gather", 2), ("sent", 2), ("barrier", 2), ("auto", 1), ("auto", 2), ("barrier", 2)):
         rc, out, _, err = run(program, RONDO_CACHE=str(tmp_path), RONDO_DEVICES="2", RONDO_RING=setting, RONDO_CORES=str(cores))
         assert rc == 0, err
         how = list(map(int, out))
         assert made.setdefault((setting, cores), how) == how
         assert len(list(tmp_path.glob("*.rondo"))) == len(made), made
-    auto, in_order, gather, sent, barrier, alone = (made[k] for k in (("auto", 2), ("in_order", 2), ("gather", 2), ("sent", 2), ("barrier", 2), ("auto", 1)))
+    auto, in_order, heads, gather, sent, barrier, alone = (made[k] for k in (("auto", 2), ("in_order", 2), ("heads", 2), ("gather", 2), ("sent", 2), ("barrier", 2), ("auto", 1)))
     assert auto[0] == in_order[0] == sent[0] == barrier[0] < gather[0], made
     assert alone == in_order and 0 == in_order[1] < min(auto[1], sent[1]) and sent[1] == barrier[1], made
-    assert auto[2] == in_order[2] == gather[2] == sent[2] < barrier[2] and 0 == sent[3] == barrier[3] < in_order[3] < auto[3], made
+    assert auto[2] == in_order[2] == gather[2] == sent[2] < barrier[2] and 0 == sent[4] == barrier[4] < in_order[4] < auto[4], made
+    assert heads[3] == 2 * (gather[0] - auto[0]) > 0 and not any(heads[1:3]) and 0 == auto[3] == in_order[3] == gather[3] == sent[3] == barrier[3], made
 
 
 def test_a_forked_child_ends():

@@ -293,12 +293,57 @@ static void rounding(void **state)
 	is(0, 2, want);
 }
 
+/* Bounds of a reshape hold all of its elements, and no more where a run of the operand's is one of the result's. */
+static void reshapes(void **state)
+{
+	static const char *const shape[] = { "24", "2,3,4", "4,6", "1,24,1", "6,1,4", "3,2,2,2", "8,3", "1,1,2,12" };
+	for (size_t i = 0; i < NELEM(shape) * NELEM(shape); i++) {
+		struct str s = {0};
+		struct ir_module *m;
+		struct arena a;
+		const char *from = shape[i % NELEM(shape)], *to = shape[i / NELEM(shape)];
+		str_addf(&s, "module @m partitions=1 replicas=1\nfn @main() -> (i32[%s]) {\n  %%1 = iota dim=0 : i32[24]\n  %%2 = reshape %%1 : i32[%s]\n  %%3 = reshape %%2 : i32[%s]\n  return %%3\n}\n", to, from, to);
+		assert_null(ir_parse(s.p, s.n, &m));
+		arena_init(&a);
+		const struct ir_fn *fn = ir_main(m);
+		const struct ir_type_info *t = ir_vtype(m, fn, fn->result.p[0]);
+		int64_t lo[IR_MAX_RANK], hi[IR_MAX_RANK], at[IR_MAX_RANK], work = 1 << 30;
+		const struct eval_bounds b = { m, fn, 0, NULL, eval_known(&a, m, fn), &work };
+		for (uint32_t seed = 1; seed < 200; seed++) {
+			uint32_t x = seed * 2654435761u;
+			int64_t least = 24, most = -1, n = 1;
+			for (int k = 0; k < t->rank; k++, x = x * 1664525u + 1013904223u) {
+				lo[k] = (x >> 8) % t->dim[k];
+				hi[k] = lo[k] + 1 + (x >> 16) % (t->dim[k] - lo[k]);
+				n *= hi[k] - lo[k];
+			}
+			for (int64_t e = 0; e < 24; e++) {
+				bool in = true;
+				int64_t left = e;
+				for (int k = t->rank; k-- > 0; left /= t->dim[k]) {
+					at[k] = left % t->dim[k];
+					in &= at[k] >= lo[k] && at[k] < hi[k];
+				}
+				least = in ? MIN(least, e) : least;
+				most = in ? MAX(most, e) : most;
+			}
+			struct kern_bound is = eval_bound(&b, fn->result.p[0], lo, hi);
+			assert_true(!is.nan && is.lo <= (double)least && is.hi >= (double)most);
+			if (most - least + 1 == n && !strcmp(from, "24"))
+				assert_true(is.lo == (double)least && is.hi == (double)most);
+		}
+		arena_fini(&a);
+		ir_module_free(m);
+		str_free(&s);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest t[] = {
 		cmocka_unit_test(householder), cmocka_unit_test(rounding),
 		cmocka_unit_test(roles), cmocka_unit_test(whiles), cmocka_unit_test(branches), cmocka_unit_test(regions),
-		cmocka_unit_test(collectives), cmocka_unit_test(manual), cmocka_unit_test(errors),
+		cmocka_unit_test(collectives), cmocka_unit_test(manual), cmocka_unit_test(errors), cmocka_unit_test(reshapes),
 	};
 	return cmocka_run_group_tests(t, NULL, NULL);
 }
