@@ -27,8 +27,10 @@ static struct plan_group across(const struct plan_on *p, const int64_t *pair, in
 		hosts = far(p, pair + k) ? MAX(hosts, p->host[pair[k + 1]] + 1) : hosts;
 	int *into = mem_alloc(sizeof *into * (size_t)(hosts + 1));
 	for (int k = 0; k < n; k += 2)
-		if (far(p, pair + k))
-			most = MAX(most, ++into[p->host[pair[k + 1]]]);
+		if (far(p, pair + k)) {
+			int come = ++into[p->host[pair[k + 1]]];
+			most = MAX(most, come);
+		}
 	mem_free(into);
 	return most ? (struct plan_group){ 2, 2, most, 0 } : (struct plan_group){ 2, 1, 2, 0 };
 }

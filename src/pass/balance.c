@@ -57,7 +57,8 @@ static struct plan_group pairs(const struct look *l)
 	int *into = ARENA_NEW(l->a, int, hosts);
 	for (int k = 0; k < n && host; k++) {
 		int64_t other = g->id[k / g->ncol * g->ncol + g->ncol - 1 - k % g->ncol];
-		most = host[g->id[k]] == host[other] ? most : MAX(most, ++into[host[g->id[k]]]);
+		int goes = into[host[g->id[k]]] += host[g->id[k]] != host[other];
+		most = MAX(most, goes);
 	}
 	return most ? (struct plan_group){ 2, 2, most, 0 } : (struct plan_group){ 2, 1, 2, 0 };
 }

@@ -155,7 +155,7 @@ bool ring_heads(const struct pass_opts *o, struct arena *a, const struct ir_modu
 	bool all, ring;
 	double open, gathered, late = ring_uneven(o, a, m, fn, r, &all);
 	ring = ring_price(o, a, m, fn, r, all, &open, &gathered);
-	if (said) {
+	if (said && (ring || o->plan.ring == PLAN_RING_HEADS)) {
 		said->open = open;
 		said->gathered = gathered;
 		said->late = late;

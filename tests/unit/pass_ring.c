@@ -406,9 +406,29 @@ static void priced(void **state)
 		}
 }
 
+/* What comes into one host at once shares its link: as many blocks as come, each once. */
+static void links(void **state)
+{
+	static const struct { const char *pairs; int host[4], into; } is[] = {
+		{ "0,2", { 0, 0, 1, 1 }, 1 }, { "0,2,1,3", { 0, 0, 1, 1 }, 2 }, { "0,2,1,3,2,0,3,1", { 0, 0, 1, 1 }, 2 }, { "0,1,1,2,2,3,3,0", { 0, 0, 1, 1 }, 1 },
+		{ "0,1,1,2,2,3,3,0", { 0, 1, 2, 3 }, 1 }, { "0,3,1,2", { 0, 0, 0, 1 }, 1 },
+	};
+	const double *r = plan_default()->rate;
+	for (size_t i = 0; i < NELEM(is); i++) {
+		struct str s = {0};
+		str_addf(&s, "module @m partitions=4 replicas=1\nfn @main(%%1: f32[65536]) -> (f32[65536]) {\n  %%2 = collective_permute %%1 pairs=[%s] : f32[65536]\n  return %%2\n}\n", is[i].pairs);
+		struct ir_module *m = parsed(s.p);
+		const struct ir_fn *fn = ir_main(m);
+		double ns = lower_coll_time(&(struct plan_on){ .ndev = 4, .host = is[i].host }, m, fn, &fn->op.p[0]), want = r[PLAN_far_wait] + r[PLAN_far_byte] * is[i].into * 4 * 65536;
+		assert_true(fabs(ns - want) < 1e-6 * want);
+		ir_module_free(m);
+		str_free(&s);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = { cmocka_unit_test(hosts), cmocka_unit_test(masks), cmocka_unit_test(halves), cmocka_unit_test(asked), cmocka_unit_test(exchanged),
-	                                    cmocka_unit_test(priced) };
+	                                    cmocka_unit_test(priced), cmocka_unit_test(links) };
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
