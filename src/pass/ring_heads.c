@@ -118,7 +118,7 @@ static struct sum takes(const struct pass_opts *o, const struct ir_module *m, co
 	return s;
 }
 
-/* false: no dimension of heads, or batches, has as many parts as there are hosts, or of some operand it is not known what it is on other devices. */
+/* false: there are no hosts of as many devices each, or of some operand it is not known what it is on other devices. */
 static bool set_up(const struct pass_opts *o, const struct ir_module *m, const struct ir_fn *fn, struct ring *r, struct heads *t)
 {
 	uint32_t main = r->side == RING_KEYS ? 0 : 1;
@@ -143,8 +143,10 @@ bool ring_heads(const struct pass_opts *o, struct arena *a, const struct ir_modu
 	if (!set_up(o, m, fn, r, t))
 		return false;
 	for (r->heads = 0; r->heads < q->rank - 3; r->heads++) {
-		struct sum s = q->dim[r->heads] % t->h || !q->dim[r->heads] ? (struct sum){ 0 } : takes(o, m, t);
-		if (q->dim[r->heads] % t->h == 0 && q->dim[r->heads] && (best < 0 || s.ns < least.ns)) {
+		if (!q->dim[r->heads] || q->dim[r->heads] % t->h)
+			continue;
+		struct sum s = takes(o, m, t);
+		if (best < 0 || s.ns < least.ns) {
 			least = s;
 			best = r->heads;
 		}

@@ -1,6 +1,8 @@
 /* What rondo explain says of an attention over a sequence that devices share: how it gets what others have, how even its work is, and what else was to be had. */
 #include "ring.h"
 
+enum { LATE = 1000 };        /* nanoseconds that are worth a word */
+
 static int hosts_of(const struct pass_opts *o, const struct ir_module *m, const struct ring *r)
 {
 	const struct ir_group_info *g = &m->group.p[r->group];
@@ -57,18 +59,18 @@ static void others(struct str *s, const struct ring_said *x)
 		str_add(s, ", gathered ");
 		pass_add_time(s, x->gathered);
 	}
-	if (x->heads > 0) {
+	if (x->hosts > 1 && x->heads > 0) {
 		str_add(s, x->gathered > 0 ? ", " : "; ");
 		str_add(s, "rows exchanged for heads ");
 		pass_add_time(s, x->heads);
 		str_add(s, ", ");
 		pass_add_bytes(s, x->bytes);
 		str_add(s, " into a host");
-	}
-	if (x->late > 0 && x->heads > 0) {
-		str_add(s, "; uneven work counts ");
-		pass_add_time(s, x->late);
-		str_add(s, " beside the others");
+		if (x->late >= LATE) {
+			str_add(s, "; uneven work counts ");
+			pass_add_time(s, x->late);
+			str_add(s, " beside the others");
+		}
 	}
 }
 
