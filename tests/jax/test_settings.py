@@ -478,7 +478,7 @@ print(*[len(re.findall("^ +coll .* " + c, text, re.M)) for c in ("all_gather", "
     assert auto[0] == in_order[0] == sent[0] == barrier[0] < gather[0], made
     assert alone == in_order and 0 == in_order[1] < min(auto[1], sent[1]) and sent[1] == barrier[1], made
     assert auto[2] == in_order[2] == gather[2] == sent[2] < barrier[2] and 0 == sent[4] == barrier[4] < in_order[4] < auto[4], made
-    assert heads[3] == 2 * (gather[0] - auto[0]) > 0 and not any(heads[1:3]) and 0 == auto[3] == in_order[3] == gather[3] == sent[3] == barrier[3], made
+    assert heads[3] == 2 * (gather[0] - auto[0]) > 0 and heads[1] == 0 and heads[2] == auto[2] and 0 == auto[3] == in_order[3] == gather[3] == sent[3] == barrier[3], made
 
 
 def test_a_forked_child_ends():
