@@ -147,11 +147,13 @@ static void ucx_forget(struct sym_world *w, _Atomic uint32_t *left)
 				ucx_cut(x, x->get[i].proc);
 				hold = true;
 			}
-		for (struct msg *m = late ? x->lent : NULL; m && !hold; m = m->next)
-			if (m->left == left && x->link[m->proc].ep) {
-				ucx_cut(x, m->proc);      /* the list is another then */
-				hold = true;
-			}
+		struct msg *m = late && !hold ? x->lent : NULL;
+		while (m && (m->left != left || !x->link[m->proc].ep))
+			m = m->next;
+		if (m) {
+			ucx_cut(x, m->proc);              /* the list is another then, and m may be gone */
+			hold = true;
+		}
 		if (ucx_turn(x) || hold)
 			continue;
 		pthread_mutex_unlock(&x->lock);
