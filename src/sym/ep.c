@@ -8,7 +8,9 @@
 enum { AHEAD = 2 };               /* lines */
 #define RARE __attribute__((noinline))        /* out of the way of what is there at the first look */
 
-/* Nobody looks at that line yet: it can be had meanwhile, and will be written where it is. */
+/* The line after next of those to pe.  Nobody looks at it yet: it can be had meanwhile, and will be written where it is. */
+static inline struct sym_line *after_next(const struct sym_ep *ep, int pe) { return &ep->to[pe].from->ring[chan_slot(ep->chan[pe].tx + AHEAD)]; }
+
 static inline void own_line(const struct sym_ep *ep, const struct sym_line *l)
 {
 	if (ep->spins >= SYM_BRISK)
@@ -30,7 +32,7 @@ static void line_write(struct sym_ep *ep, int pe, uint32_t slot, uint64_t tick, 
 		atomic_store_explicit(&l->last, tick, memory_order_relaxed);
 		atomic_store_explicit(&l->first, tick, memory_order_release);
 		sym_notify_at(ep->world, pe, ep->to[pe].control);
-		own_line(ep, &to->ring[chan_slot(ep->chan[pe].tx + AHEAD)]);
+		own_line(ep, after_next(ep, pe));
 	} else {
 		uint64_t v[8] = { tick, what, w[0], w[1], w[2], w[3], (uint64_t)n << 32 | ack, tick };
 		size_t off = FROM_ME(ep, ring) + slot * sizeof(struct sym_line);
@@ -143,7 +145,8 @@ static void pieces_fill(struct sym_line *l, uint64_t tick, const char *src, size
 	}
 }
 
-static inline void own_pieces(const struct sym_line *l, size_t n)
+/* As many as hold n bytes. */
+static RARE void own_pieces(const struct sym_line *l, size_t n)
 {
 	const struct sym_piece *p = l->piece;
 
@@ -151,15 +154,17 @@ static inline void own_pieces(const struct sym_line *l, size_t n)
 		sym_own(p++);
 }
 
-/* A short message to a PE whose heap is mapped.  One time in SAMPLE the way to the answer is measured, see brisk; longer ones
- * than BRIEF take as long to write. */
+enum { BRIEF = 256 };             /* bytes; longer messages take as long to write as an answer takes to come */
+
+/* A short message to a PE whose heap is mapped.  One time in SAMPLE the way to the answer is measured, see brisk.  The pieces after next are
+ * asked for at once if they are few; of many (own_many), who waits for an answer has the lines of that first. */
 static inline void short_write(struct sym_ep *ep, int pe, uint64_t what, const char *src, size_t n)
 {
-	enum { SAMPLE = 1024, BRIEF = 256 };
+	enum { SAMPLE = 1024 };
 	uint64_t tick;
 	uint32_t slot = chan_send(&ep->chan[pe], &tick);
 	struct sym_from *to = ep->to[pe].from;
-	const struct sym_line *next = &to->ring[chan_slot(ep->chan[pe].tx + AHEAD)];
+	const struct sym_line *next = after_next(ep, pe);
 
 	short_fill(&to->ring[slot], tick, what, ep->chan[pe].done, src, n);
 	sym_notify_at(ep->world, pe, ep->to[pe].control);
@@ -171,7 +176,14 @@ static inline void short_write(struct sym_ep *ep, int pe, uint64_t what, const c
 		return;
 	pieces_fill(&to->ring[slot], tick, src, n);
 	sym_notify_at(ep->world, pe, ep->to[pe].control);
-	own_pieces(next, n);
+	if (n <= BRIEF)
+		own_pieces(next, n);
+}
+
+static inline void own_many(const struct sym_ep *ep, int pe, size_t n)
+{
+	if (n > BRIEF && n <= SYM_SHORT && ep->to[pe].from)
+		own_pieces(after_next(ep, pe), n);
 }
 
 /* A piece that was not there at the first look. */
@@ -218,6 +230,7 @@ void sym_slot_send(struct sym_ep *ep, int pe, uint32_t site, size_t n)
 
 	if (n <= SYM_SHORT && ep->to[pe].from) {
 		short_write(ep, pe, at_site(ep, site, SYM_SLOT_MSG), ep->room, n);
+		own_many(ep, pe, n);
 		return;
 	}
 	uint64_t what = at_site(ep, site, SYM_SLOT_MSG);
@@ -237,6 +250,7 @@ struct err *sym_slot_put(struct sym_ep *ep, int pe, uint32_t site, const void *s
 	if (n <= SYM_SHORT && direct) {
 		TRY(credit(ep, pe));
 		short_write(ep, pe, at_site(ep, site, SYM_SLOT_MSG), src, n);
+		own_many(ep, pe, n);
 		return NULL;
 	}
 	if (n <= SYM_INLINE || direct) {
@@ -487,8 +501,10 @@ static struct err *pair_exchange(struct sym_ep *ep, const int *pe, int npe, int 
 		if (__builtin_expect(out[k].n != n, 0))
 			return ep_other_size(ep, pe[k], site, out[k].n, n);
 	for (int k = 0; k < npe; k++)     /* now that nothing is waited for: who waits tells of returns */
-		if (k != me)
+		if (k != me) {
 			chan_done(&ep->chan[pe[k]]);
+			own_many(ep, pe[k], n);
+		}
 	return NULL;
 }
 
