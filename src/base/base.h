@@ -136,11 +136,13 @@ int mem_posix_memalign(void **p, size_t align, size_t n);
 
 /* Objects of `size` bytes, at least a pointer's, from the C library, of which those given back are kept, up to some MB, for whoever takes
  * one next.  From SPARE(size).  Any thread. */
-struct spare { atomic_flag lock; void *first; size_t n, size; };
-#define SPARE(size) { ATOMIC_FLAG_INIT, NULL, 0, (size) }
+struct spare { atomic_flag lock; void *first; size_t n, size, aside; };
+#define SPARE(size) { ATOMIC_FLAG_INIT, NULL, 0, (size), 0 }
 void *spare_take(struct spare *s);           /* not zeroed; NULL: no memory */
 bool spare_take_all(struct spare *s, size_t n, void **out);    /* false: no memory for n, none is taken */
 void spare_give(struct spare *s, void *p);   /* what was taken from s */
+void spare_fill(struct spare *s, size_t n);   /* so that n are kept, as far as there is memory, and left aside by spare_take_free */
+void *spare_take_free(struct spare *s);      /* spare_take, but of what is not left aside */
 void spare_fini(struct spare *s);            /* those that it keeps are freed */
 bool spare_keeps(void);                      /* false: nothing is kept, of what size ever */
 

@@ -66,6 +66,19 @@ void *spare_take(struct spare *s)
 	return spare_take_all(s, 1, &p) ? p : NULL;
 }
 
+void *spare_take_free(struct spare *s)
+{
+	void *p = NULL;
+
+	if (spare_keeps()) {
+		hold(s);
+		if (s->n > s->aside)
+			p = pop(s);
+		let_go(s);
+	}
+	return p ? p : malloc(s->size);
+}
+
 void spare_give(struct spare *s, void *p)
 {
 	bool keep = false;
@@ -82,6 +95,17 @@ void spare_give(struct spare *s, void *p)
 	}
 	if (!keep)
 		free(p);
+}
+
+void spare_fill(struct spare *s, size_t n)
+{
+	hold(s);
+	n = MIN(n, MOST_BYTES / s->size);
+	s->aside = MAX(s->aside, n);
+	size_t more = s->n < n ? n - s->n : 0;
+	let_go(s);
+	for (void *p; more && spare_keeps() && (p = malloc(s->size)); more--)
+		spare_give(s, p);
 }
 
 void spare_fini(struct spare *s)

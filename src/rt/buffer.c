@@ -18,6 +18,7 @@ static struct spare buffers = SPARE(sizeof(struct rt_buffer));
 
 bool buffer_spares(size_t n, struct rt_buffer **out) { return spare_take_all(&buffers, n, (void **)out); }
 void buffer_spare(struct rt_buffer *b) { spare_give(&buffers, b); }
+void buffer_fill(size_t n) { spare_fill(&buffers, n); }
 
 struct rt_buffer *buffer_init(struct rt_buffer *b, struct rt_device *d, int mem, enum dtype dt, const struct layout *layout, int rank, const int64_t *dim, struct store *st, struct rt_event *ready)
 {
@@ -44,7 +45,7 @@ struct rt_buffer *buffer_init(struct rt_buffer *b, struct rt_device *d, int mem,
 
 struct rt_buffer *buffer_new(struct rt_device *d, int mem, const struct rt_shape *s, struct store *st, struct rt_event *ready)
 {
-	struct rt_buffer *b = spare_take(&buffers);
+	struct rt_buffer *b = spare_take_free(&buffers);
 
 	if (b && st)
 		atomic_fetch_add_explicit(&st->handles, 1, memory_order_relaxed);
@@ -724,7 +725,7 @@ struct err *rt_buffer_bitcast(struct rt_buffer *b, const struct rt_shape *s, str
 	TRY(shape_check(s));
 	if (rt_shape_bytes(s) != rt_shape_bytes(&b->shape))
 		return ERR(INVALID, "bitcast of %lld bytes to %lld bytes", (long long)rt_shape_bytes(&b->shape), (long long)rt_shape_bytes(s));
-	struct rt_buffer *n = spare_take(&buffers);
+	struct rt_buffer *n = spare_take_free(&buffers);
 	if (!n)
 		return no_room(sizeof *n);
 	lock(b);

@@ -90,6 +90,7 @@ static struct spare stores = SPARE(sizeof(struct store));
 
 bool store_spares(size_t n, struct store **out) { return spare_take_all(&stores, n, (void **)out); }
 void store_spare(struct store *s) { spare_give(&stores, s); }
+void store_fill(size_t n) { spare_fill(&stores, n); }
 
 struct store *store_init(struct store *s, struct rt_device *d, int mem, size_t bytes)
 {
@@ -108,7 +109,7 @@ struct store *store_init(struct store *s, struct rt_device *d, int mem, size_t b
 
 struct store *store_new(struct rt_device *d, int mem, size_t bytes)
 {
-	struct store *s = spare_take(&stores);
+	struct store *s = spare_take_free(&stores);
 
 	return s ? store_init(s, d, mem, bytes) : NULL;
 }

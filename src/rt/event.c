@@ -12,6 +12,12 @@ struct rt_event *rt_event_done(void) { return &event_ok; }
 
 static struct spare events = SPARE(sizeof(struct rt_event)), callbacks = SPARE(sizeof(struct callback));
 
+void event_fill(size_t n)
+{
+	spare_fill(&events, n);
+	spare_fill(&callbacks, n);
+}
+
 struct rt_event *rt_event_new(void)
 {
 	struct rt_event *e = spare_take(&events);

@@ -479,15 +479,20 @@ static void exec_free(void *v)
 
 static void drop_prog(void *p) { prog_free(p); }
 
-/* What a queue full of launches takes of device memory at once, and a pair of relays, take none of the host then. */
-static struct err *results_expected(const struct rt_exec *x, struct rt_device *d)
+/* A queue full of launches, one that runs and one that is made find what they need on the host, and the descriptors of their results' memory.
+ * An event outlives its launch with the results, and has callbacks of the application. */
+static struct err *launches_expected(struct rt_exec *x)
 {
-	enum { MOST = 8192 };
-	int64_t n = 0;
+	enum { FULL = RT_QUEUE + 2, MOST = 8192 };
+	size_t n = (size_t)(FULL * x->nlocal), fresh = (size_t)(x->nres - x->ndonor), nres = (size_t)x->nres;
 
-	for (int64_t r = 0; r < x->nres; r++)
-		n += x->donor[r] < 0 ? RT_QUEUE + 2 : 2;
-	return sym_expects(d->heap, (size_t)MIN(n + 1, MOST));
+	spare_fill(&x->launches, FULL);
+	event_fill(2 * n);
+	store_fill(MIN(n * fresh, MOST));
+	buffer_fill(MIN(n * (x->relays ? fresh : nres), MOST));
+	for (int i = 0; i < x->nlocal; i++)
+		TRY(sym_expects(x->dev[i]->heap, MIN(FULL * fresh + 2 * (nres - fresh) + 1, MOST)));
+	return NULL;
 }
 
 /* The device has a lane from now on. */
@@ -567,10 +572,10 @@ struct err *rt_exec_new(struct rt_client *c, struct prog *p, const int *dev, str
 	if (x->calls)
 		relief_start(c);
 	x->inlined = p->ndev == 1 && x->nlocal && !p->ncoll && block_ns(&c->here, p, 0, 0) < (c->ndev == 1 ? ALONE_NS : INLINE_NS);
+	TRY_GOTO(e, launches_expected(x), out);
 	x->data = mem_alloc(sizeof *x->data * (size_t)x->nlocal);
 	x->ctx = mem_alloc(sizeof *x->ctx * (size_t)x->nlocal);
 	for (int i = 0; i < x->nlocal; i++) {
-		TRY_GOTO(e, results_expected(x, x->dev[i]), out);
 		if (x->nflown)
 			TRY_GOTO(e, device_lane(x->dev[i]), out);
 		if (x->nflown && p->ncustom)

@@ -186,6 +186,7 @@ struct store *store_new(struct rt_device *d, int mem, size_t bytes);   /* withou
 /* Room for n stores (false: there is none), which become such, or are given back. */
 bool store_spares(size_t n, struct store **out);
 void store_spare(struct store *s);
+void store_fill(size_t n);                             /* n are there for launches; so for buffers, events and their callbacks */
 struct store *store_init(struct store *s, struct rt_device *d, int mem, size_t bytes);
 struct err *store_alloc(struct store *s, const char *what, int index);
 struct err *store_alloc_idle(struct store *s, const char *what, int index);      /* if need be of what devices that rest keep for programs */
@@ -266,6 +267,7 @@ struct rt_buffer *buffer_new(struct rt_device *d, int mem, const struct rt_shape
 struct store *buffer_store(struct rt_buffer *b);       /* a reference, or NULL if deleted */
 bool buffer_spares(size_t n, struct rt_buffer **out);               /* as store_spares */
 void buffer_spare(struct rt_buffer *b);
+void buffer_fill(size_t n);
 /* st counts it among its handles already. */
 struct rt_buffer *buffer_init(struct rt_buffer *b, struct rt_device *d, int mem, enum dtype dt, const struct layout *layout, int rank, const int64_t *dim, struct store *st, struct rt_event *ready);
 /* If nobody else shows or reads the storage of b, and launch mark was given it once: true, b is deleted, and the caller has what b had of it, its
@@ -292,6 +294,7 @@ struct rt_event {
 	struct err *err;
 	struct callback *cb;
 };
+void event_fill(size_t n);
 struct rt_event *event_refs(struct rt_event *e, int n);            /* n references */
 enum { EVENT_ASK_NS = 100000000 };                      /* how often who waits is asked whether it gives up */
 bool event_gives_up(void);

@@ -4,15 +4,6 @@
 
 enum { MOST = 3 };                /* of a program on a device: what more there is goes by single buffers */
 
-struct relays *relays_new(int64_t n)
-{
-	struct relays *h = mem_alloc(sizeof *h);
-
-	atomic_init(&h->ref, 1);
-	h->n = n;
-	return h;
-}
-
 static void relays_unref(struct relays *h)
 {
 	if (ref_drop(&h->ref))
@@ -77,6 +68,21 @@ void relay_spare(struct relay *r)
 	if (!keep)
 		free(r);
 	relays_unref(h);
+}
+
+struct relays *relays_new(int64_t n)
+{
+	struct relays *h = mem_alloc(sizeof *h);
+	struct relay *r[MOST] = { NULL };
+
+	atomic_init(&h->ref, 1);
+	h->n = n;
+	for (int i = 0; i < MOST && spare_keeps(); i++)
+		r[i] = relay_take(h);
+	for (int i = 0; i < MOST; i++)
+		if (r[i])
+			relay_spare(r[i]);
+	return h;
 }
 
 void relay_left(struct relay *r)

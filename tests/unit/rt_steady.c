@@ -8,13 +8,13 @@
 
 #include <cmocka.h>
 
-enum { NDEV = 4, ARGS = 70, DEEP = 16, TURN = 7 };
+enum { NDEV = 4, ARGS = 70, TURN = 7 };
 #include "rt_help.h"
 #include "counted.h"
 #include "draws.h"
 
-/* Of the warm-up, which is for the count; what is counted; of a product that takes milliseconds. */
-enum { ROUNDS = COUNTED ? 12 : 1, WARM = DEEP * ROUNDS, LAUNCHES = COUNTED ? 1500 : 300, SIDE = COUNTED ? 1024 : 256 };
+/* Before what is counted, and that; how often so many launches wait behind a product of milliseconds, more than a queue has places for. */
+enum { WARM = 1, LAUNCHES = COUNTED ? 1500 : 300, EVERY = 200, DEEP = 40, SIDE = COUNTED ? 1024 : 256 };
 
 /* Every allocation of the process. */
 static _Atomic long taken;
@@ -130,12 +130,11 @@ static void steady(int n)
 			a[d * NOUT + i] = vec(d, i < ARGS ? 1024 : 65536, v);
 	}
 	/* Whoever holds the last results of device 0 takes more of its memory than ever before, be there as many objects as on another device. */
-	enum { HOLD = DEEP, THERE = 4 * HOLD };
+	enum { HOLD = 16, THERE = 4 * HOLD };
 	bool holds = n < NDEV;
 	struct rt_buffer *held[THERE] = { NULL };
 	for (int k = 0; k < THERE && holds; k++)
 		held[k] = vec(NDEV - 1, 65536, v);
-	/* First DEEP launches at a time wait behind a slow one, some times: more than are ever under way afterwards, TURN. */
 	for (int k = 0; k < WARM + draws(LAUNCHES); k++) {
 		if (k == WARM) {
 			for (int i = 0; i < THERE && holds; i++) {
@@ -144,7 +143,7 @@ static void steady(int n)
 			}
 			before = atomic_load(&taken);
 		}
-		if (k < WARM && k % DEEP == 0) {
+		if (k % EVERY == 0) {
 			ok(rt_exec_run(ahead, square, NULL, 0, k, product, done));
 			for (int d = 0; d < n; d++) {
 				rt_event_unref(done[d]);
@@ -153,7 +152,7 @@ static void steady(int n)
 		}
 		ok(rt_exec_run(x, a, NULL, 0, k, out, done));
 		for (int d = 0; d < n; d++) {
-			if (k < WARM ? k % DEEP == DEEP - 1 : k % TURN == 0)
+			if (k < WARM || (k % EVERY >= DEEP && k % TURN == 0))
 				ok(rt_event_wait(done[d]));
 			rt_event_unref(done[d]);
 			for (int i = 0; i < ARGS; i++) {
