@@ -154,7 +154,7 @@ def install():
     pointers = library.CALLBACK(_call), library.COUNT(_count)
     _pointers.append(pointers)
     library.get().rondo_set_callback(*pointers)
-    names = ("PyGILState_Ensure", "PyGILState_Release", "PyErr_CheckSignals", "PyErr_Occurred", "PyErr_Clear", "PyThreadState_SetAsyncExc")
+    names = ("PyGILState_Ensure", "PyGILState_Release", "PyErr_CheckSignals", "PyErr_Fetch", "PyErr_Restore", "Py_AddPendingCall", "PyThreadState_SetAsyncExc")
     addresses = (ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for name in names)
     library.get().rondo_set_python(library.Python(*addresses, threading.main_thread().ident))
     atexit.register(settle)
