@@ -47,18 +47,19 @@ static _Atomic(rondo_resolve *) resolver;
 
 static struct rondo_python python;
 static atomic_bool has_python;
-static _Atomic unsigned long calling[64];         /* threads in Python functions that the main thread's programs call; those beyond are not interrupted */
+static struct { atomic_bool taken; _Atomic unsigned long thread; } calling[64];       /* Python functions that the main thread's programs call; those beyond are not interrupted */
 static void *raised[3];                           /* on its way to the main thread's Python; under the GIL */
 static bool inside;                               /* the main thread is in a function that must not see it; likewise */
 
-static _Atomic unsigned long *called(unsigned long by)
+/* The place of a call, -1 if it is not to be interrupted. */
+static int called(unsigned long by)
 {
-	for (size_t i = 0; i < NELEM(calling) && by == python.main; i++) {
-		unsigned long none = 0;
-		if (atomic_compare_exchange_strong(&calling[i], &none, (unsigned long)pthread_self()))
-			return &calling[i];
+	for (int i = 0; i < (int)NELEM(calling) && by == python.main; i++) {
+		bool none = false;
+		if (atomic_compare_exchange_strong(&calling[i].taken, &none, true))
+			return i;
 	}
-	return NULL;
+	return -1;
 }
 
 static bool is_main(void) { return atomic_load(&has_python) && (unsigned long)pthread_self() == python.main; }
@@ -131,8 +132,8 @@ static bool interrupted(void)
 	bool before = raised[0], yes = caught();
 	if (yes && !before) {
 		for (size_t i = 0; i < NELEM(calling); i++)
-			if (atomic_load(&calling[i]))
-				python.raise(atomic_load(&calling[i]), raised[0]);
+			if (atomic_load(&calling[i].thread))
+				python.raise(atomic_load(&calling[i].thread), raised[0]);
 		pass_on();
 	}
 	python.release(state);
@@ -197,13 +198,15 @@ static struct err *call_python(void *user, const struct rt_custom_call *call)
 	const int64_t **dim = (const int64_t **)(p + n);
 	size_t nin = arrays(call->in, c->v, c->nin, p, dim);
 	arrays(call->out, c->v + c->nin, c->nout, p + nin, dim + nin);
-	_Atomic unsigned long *here = called(call->by);
-	int rc = fn(id, p, p + nin, dim, ((struct pjrt_device *)rt_device_user(call->device))->id, msg, sizeof msg);
-	if (here)
-		atomic_store(here, 0);
+	int here = called(call->by);
+	bool done = fn(id, p, p + nin, dim, ((struct pjrt_device *)rt_device_user(call->device))->id, here < 0 ? NULL : &calling[here].thread, msg, sizeof msg) == 1;
+	if (here >= 0) {
+		atomic_store(&calling[here].thread, 0);
+		atomic_store(&calling[here].taken, false);
+	}
 	if (p != small)
 		free(p);
-	return rc ? ERR(INTERNAL, "CpuCallback error calling callback: %s", msg) : NULL;
+	return done ? NULL : ERR(INTERNAL, "CpuCallback error calling callback: %s", *msg ? msg : "interrupted");
 }
 
 EXPORT void rondo_set_callback(rondo_callback *fn, rondo_count *change)

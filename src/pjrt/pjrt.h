@@ -20,9 +20,10 @@ const char *rondo_set_option(const char *name, const char *value);
 int64_t rondo_get_option(const char *name);
 
 /* A Python function called by a program: id names it, in and out are host addresses of dense arrays
- * (tokens left out), dim their extents, of in and then out; device the global id of the device that calls.  Returns 0, or anything else after
- * writing at most cap bytes of text, NUL included, to msg. */
-typedef int rondo_callback(uint64_t id, void *const *in, void *const *out, const int64_t *const *dim, int device, char *msg, size_t cap);
+ * (tokens left out), dim their extents, of in and then out; device the global id of the device that calls.  Returns 1, or 0, having
+ * written at most cap bytes of text, NUL included, to msg, or nothing: Python raised before the function's first line.  thread: where it says, under the GIL,
+ * which thread is to be interrupted with the main one, 0: none any more; or NULL. */
+typedef int rondo_callback(uint64_t id, void *const *in, void *const *out, const int64_t *const *dim, int device, _Atomic unsigned long *thread, char *msg, size_t cap);
 /* An executable that may call id was made (+1) or has gone, with all its runs (-1). */
 typedef void rondo_count(uint64_t id, int change);
 void rondo_set_callback(rondo_callback *fn, rondo_count *count);      /* NULL: calls fail from now on */

@@ -492,6 +492,33 @@ def test_what_a_handler_raises(kind, code, said):
     assert (r.returncode, r.stdout.split()) == (code, said.split()), (r.returncode, r.stdout, r.stderr)
 
 
+OFTEN = """
+import gc, os, signal, threading, time, jax, numpy as np
+signal.signal(signal.SIGINT, signal.default_int_handler)
+spec = jax.ShapeDtypeStruct((8,), np.float32)
+heard = 0
+gc.disable()                     # JAX's function for it would swallow some
+for i in range(40):
+    f = jax.jit(lambda x: jax.pure_callback(lambda x: x, spec, x * i + i)).lower(spec)
+    sender = threading.Timer(.001 * i, os.kill, [os.getpid(), signal.SIGINT])
+    try:
+        sender.start()
+        f.compile()(np.ones(8, np.float32))
+        time.sleep(1)
+    except KeyboardInterrupt:
+        heard += 1
+    sender.join()
+print(heard)
+"""
+
+
+@pytest.mark.only_rondo("what Rondo calls there")
+def test_no_interrupt_is_lost():
+    """While programs that call Python are compiled, loaded, run and freed Rondo calls functions of its own, and none of them swallows Ctrl-C; nor does one raise what is on its way already."""
+    r = subprocess.run([sys.executable, "-c", OFTEN], capture_output=True, text=True, timeout=120)
+    assert (r.returncode, r.stdout) == (0, "40\n") and "ignored" not in r.stderr, (r.returncode, r.stdout, r.stderr)
+
+
 DEAF = """
 import os, signal, threading, jax, numpy as np
 signal.signal(signal.SIGINT, signal.default_int_handler)
