@@ -498,9 +498,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 spec = jax.ShapeDtypeStruct((8,), np.float32)
 heard = 0
 gc.disable()                     # JAX's function for it would swallow some
-for i in range(40):
+for i in range(160):
     f = jax.jit(lambda x: jax.pure_callback(lambda x: x, spec, x * i + i)).lower(spec)
-    sender = threading.Timer(.001 * i, os.kill, [os.getpid(), signal.SIGINT])
+    sender = threading.Timer(.0002 * i, os.kill, [os.getpid(), signal.SIGINT])
     try:
         sender.start()
         f.compile()(np.ones(8, np.float32))
@@ -516,7 +516,7 @@ print(heard)
 def test_no_interrupt_is_lost():
     """While programs that call Python are compiled, loaded, run and freed Rondo calls functions of its own, and none of them swallows Ctrl-C; nor does one raise what is on its way already."""
     r = subprocess.run([sys.executable, "-c", OFTEN], capture_output=True, text=True, timeout=120)
-    assert (r.returncode, r.stdout) == (0, "40\n") and "ignored" not in r.stderr, (r.returncode, r.stdout, r.stderr)
+    assert (r.returncode, r.stdout) == (0, "160\n") and "ignored" not in r.stderr, (r.returncode, r.stdout, r.stderr)
 
 
 DEAF = """
