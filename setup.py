@@ -51,6 +51,7 @@ def glibc():
 
 class Build(build_py):
     def run(self):
+        self.force = True                  # what an earlier build has left may be younger, and another version's
         super().run()
         jobs = len(os.sched_getaffinity(0))
         subprocess.run(["make", f"-j{jobs}", *(f"build/{lib}" for lib in OWN), "share"], cwd=ROOT, check=True)

@@ -100,24 +100,30 @@ def _in_place(entry, operands, results, extents):
     _run(entry, (_Context(), *ins, *outs))
 
 
-def _call(number, operands, results, extents, device, message, capacity):
+def _call(number, operands, results, extents, device, thread, message, capacity):
     try:
+        if thread:                  # from here on what interrupts it becomes an error
+            thread[0] = threading.get_ident()
         with _lock:
             entry = _table[number]
         if entry.aliases is not None:
             _in_place(entry, operands, results, extents)
-            return 0
-        args = [_array(operands[i], extents[i][:rank], dtype) for i, (rank, dtype) in enumerate(entry.operands)]
-        values = _run(entry, args)
-        for i, (value, (shape, dtype)) in enumerate(zip(values, entry.results)):
-            value = np.ascontiguousarray(value, dtype)
-            if value.nbytes:
-                ctypes.memmove(results[i], value.ctypes.data, value.nbytes)
-        return 0
+        else:
+            args = [_array(operands[i], extents[i][:rank], dtype) for i, (rank, dtype) in enumerate(entry.operands)]
+            values = _run(entry, args)
+            for i, (value, (shape, dtype)) in enumerate(zip(values, entry.results)):
+                value = np.ascontiguousarray(value, dtype)
+                if value.nbytes:
+                    ctypes.memmove(results[i], value.ctypes.data, value.nbytes)
+        if thread:
+            thread[0] = 0
+        return 1
     except BaseException as e:   # nothing may leave through C; the text becomes the program's error
+        if thread:
+            thread[0] = 0
         text = _told(e, capacity - 1) + b"\0"
         ctypes.memmove(message, text, len(text))
-        return 1
+        return 0
 
 
 def _told(e, most):
@@ -154,7 +160,7 @@ def install():
     pointers = library.CALLBACK(_call), library.COUNT(_count)
     _pointers.append(pointers)
     library.get().rondo_set_callback(*pointers)
-    names = ("PyGILState_Ensure", "PyGILState_Release", "PyErr_CheckSignals", "PyErr_Occurred", "PyErr_Clear", "PyThreadState_SetAsyncExc")
+    names = ("PyGILState_Ensure", "PyGILState_Release", "PyErr_CheckSignals", "PyErr_Fetch", "PyErr_Restore", "Py_AddPendingCall", "PyThreadState_SetAsyncExc")
     addresses = (ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for name in names)
     library.get().rondo_set_python(library.Python(*addresses, threading.main_thread().ident))
     atexit.register(settle)

@@ -3,7 +3,7 @@ import ctypes
 
 CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.POINTER(ctypes.c_void_p),
                             ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.POINTER(ctypes.c_int64)), ctypes.c_int,
-                            ctypes.POINTER(ctypes.c_char), ctypes.c_size_t)
+                            ctypes.POINTER(ctypes.c_ulong), ctypes.POINTER(ctypes.c_char), ctypes.c_size_t)
 COUNT = ctypes.CFUNCTYPE(None, ctypes.c_uint64, ctypes.c_int)
 TAKE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t)
 PORTABLE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, TAKE, ctypes.c_void_p,
@@ -15,7 +15,7 @@ _library = None
 
 class Python(ctypes.Structure):
     """What Ctrl-C needs of CPython (src/pjrt/pjrt.h)."""
-    _fields_ = [*((name, ctypes.c_void_p) for name in ("ensure", "release", "check", "occurred", "clear", "raise_")), ("main", ctypes.c_ulong)]
+    _fields_ = [*((name, ctypes.c_void_p) for name in ("ensure", "release", "check", "fetch", "restore", "later", "raise_")), ("main", ctypes.c_ulong)]
 
 
 def load(path):

@@ -47,31 +47,94 @@ static _Atomic(rondo_resolve *) resolver;
 
 static struct rondo_python python;
 static atomic_bool has_python;
-static _Atomic unsigned long calling[64];         /* threads in Python functions; those beyond are not interrupted */
+static struct { atomic_bool taken; _Atomic unsigned long thread; } calling[64];       /* Python functions that the main thread's programs call; those beyond are not interrupted */
+static void *raised[3];                           /* on its way to the main thread's Python; under the GIL */
+static bool inside;                               /* the main thread is in a function that must not see it; likewise */
 
-static _Atomic unsigned long *called(void)
+/* The place of a call, -1 if it is not to be interrupted. */
+static int called(unsigned long by)
 {
-	for (size_t i = 0; i < NELEM(calling); i++) {
-		unsigned long none = 0;
-		if (atomic_compare_exchange_strong(&calling[i], &none, (unsigned long)pthread_self()))
-			return &calling[i];
+	for (int i = 0; i < (int)NELEM(calling) && by == python.main; i++) {
+		bool none = false;
+		if (atomic_compare_exchange_strong(&calling[i].taken, &none, true))
+			return i;
 	}
-	return NULL;
+	return -1;
+}
+
+static bool is_main(void) { return atomic_load(&has_python) && (unsigned long)pthread_self() == python.main; }
+
+/* Has a signal's handler raised something? */
+static bool caught(void)
+{
+	if (!raised[0] && python.check())
+		python.fetch(&raised[0], &raised[1], &raised[2]);
+	return raised[0];
+}
+
+/* It comes as what a handler raises does: before a collection of garbage, whose Python functions would swallow it, and as the object that it is. */
+static int raise_it(void *none)
+{
+	void *e[] = { raised[0], raised[1], raised[2] };
+
+	if (!e[0] || inside)
+		return 0;
+	memset(raised, 0, sizeof raised);
+	python.restore(e[0], e[1], e[2]);
+	return -1;
+}
+
+static void pass_on(void)
+{
+	if (raised[0] && python.later(raise_it, NULL)) {       /* no room: it has its type alone */
+		python.raise(python.main, raised[0]);
+		raise_it(NULL);
+		python.restore(NULL, NULL, NULL);
+	}
+}
+
+/* The package's functions that C calls have nobody to raise anything to: what has come until then, or is on its way while what it leaves behind is freed,
+ * goes on behind them. */
+struct aside { bool python; int state; void *e[3]; };
+
+static struct aside call_begins(void)
+{
+	struct aside a = { .python = atomic_load(&has_python) };
+
+	if (!a.python)
+		return a;
+	a.state = python.ensure();
+	python.fetch(&a.e[0], &a.e[1], &a.e[2]);
+	if (is_main()) {
+		caught();
+		inside = true;
+	}
+	return a;
+}
+
+static void call_ends(struct aside a)
+{
+	if (!a.python)
+		return;
+	python.restore(a.e[0], a.e[1], a.e[2]);
+	if (is_main()) {
+		inside = false;
+		pass_on();
+	}
+	python.release(a.state);
 }
 
 static bool interrupted(void)
 {
-	if (!atomic_load(&has_python) || (unsigned long)pthread_self() != python.main)
+	if (!is_main())
 		return false;
 	int state = python.ensure();
-	bool yes = python.check() != 0;
-	if (yes) {
-		void *type = python.occurred();
-		python.raise(python.main, type);
+	bool before = raised[0], yes = caught();
+	if (yes && !before) {
 		for (size_t i = 0; i < NELEM(calling); i++)
-			if (atomic_load(&calling[i]))
-				python.raise(atomic_load(&calling[i]), type);
-		python.clear();
+			if (atomic_load(&calling[i].thread))
+				python.raise(atomic_load(&calling[i].thread), raised[0]);
+		pass_on();
 	}
 	python.release(state);
 	return yes;
@@ -135,13 +198,15 @@ static struct err *call_python(void *user, const struct rt_custom_call *call)
 	const int64_t **dim = (const int64_t **)(p + n);
 	size_t nin = arrays(call->in, c->v, c->nin, p, dim);
 	arrays(call->out, c->v + c->nin, c->nout, p + nin, dim + nin);
-	_Atomic unsigned long *here = called();
-	int rc = fn(id, p, p + nin, dim, ((struct pjrt_device *)rt_device_user(call->device))->id, msg, sizeof msg);
-	if (here)
-		atomic_store(here, 0);
+	int here = called(call->by);
+	bool done = fn(id, p, p + nin, dim, ((struct pjrt_device *)rt_device_user(call->device))->id, here < 0 ? NULL : &calling[here].thread, msg, sizeof msg) == 1;
+	if (here >= 0) {
+		atomic_store(&calling[here].thread, 0);
+		atomic_store(&calling[here].taken, false);
+	}
 	if (p != small)
 		free(p);
-	return rc ? ERR(INTERNAL, "CpuCallback error calling callback: %s", msg) : NULL;
+	return done ? NULL : ERR(INTERNAL, "CpuCallback error calling callback: %s", *msg ? msg : "interrupted");
 }
 
 EXPORT void rondo_set_callback(rondo_callback *fn, rondo_count *change)
@@ -163,8 +228,11 @@ void pjrt_custom_resolve(const struct prog *p)
 {
 	rondo_resolve *fn = atomic_load(&resolver);
 	for (uint32_t i = 0; fn && i < p->ncustom; i++)
-		if (!is_python(p->custom[i].target))
+		if (!is_python(p->custom[i].target)) {
+			struct aside a = call_begins();
 			fn(p->custom[i].target);
+			call_ends(a);
+		}
 }
 
 static atomic_llong called_runs;
@@ -180,8 +248,11 @@ bool pjrt_custom_count(const struct prog *p, int change)
 	for (uint32_t i = 0; i < p->ncustom; i++)
 		if (is_python(p->custom[i].target) && find_u64(&p->custom[i], "index", &id)) {
 			any = true;
-			if (fn)
-				fn(id, change);
+			if (!fn)
+				continue;
+			struct aside a = call_begins();
+			fn(id, change);
+			call_ends(a);
 		}
 	return any;
 }

@@ -20,9 +20,10 @@ const char *rondo_set_option(const char *name, const char *value);
 int64_t rondo_get_option(const char *name);
 
 /* A Python function called by a program: id names it, in and out are host addresses of dense arrays
- * (tokens left out), dim their extents, of in and then out; device the global id of the device that calls.  Returns 0, or anything else after
- * writing at most cap bytes of text, NUL included, to msg. */
-typedef int rondo_callback(uint64_t id, void *const *in, void *const *out, const int64_t *const *dim, int device, char *msg, size_t cap);
+ * (tokens left out), dim their extents, of in and then out; device the global id of the device that calls.  Returns 1, or 0, having
+ * written at most cap bytes of text, NUL included, to msg, or nothing: Python raised before the function's first line.  thread: where it says, under the GIL,
+ * which thread is to be interrupted with the main one, 0: none any more; or NULL. */
+typedef int rondo_callback(uint64_t id, void *const *in, void *const *out, const int64_t *const *dim, int device, _Atomic unsigned long *thread, char *msg, size_t cap);
 /* An executable that may call id was made (+1) or has gone, with all its runs (-1). */
 typedef void rondo_count(uint64_t id, int change);
 void rondo_set_callback(rondo_callback *fn, rondo_count *count);      /* NULL: calls fail from now on */
@@ -32,15 +33,16 @@ int rondo_runs(void);                      /* does any device of this process ru
 void rondo_give_up(void);                  /* all that run or are queued fail as soon as they can */
 void rondo_await(int begins);              /* the process waits for what runs: whoever sits before it is told after a second, until it ends */
 
-/* What Ctrl-C needs of CPython: addresses of PyGILState_Ensure, PyGILState_Release, PyErr_CheckSignals, PyErr_Occurred, PyErr_Clear and
- * PyThreadState_SetAsyncExc, and the main thread's id.  A wait of the main thread then looks for signals, is given up if a handler raises, and
- * the same is raised there when it is back in Python, and in callbacks that run.  NULL: no more. */
+/* What Ctrl-C needs of CPython: addresses of PyGILState_Ensure, PyGILState_Release, PyErr_CheckSignals, PyErr_Fetch, PyErr_Restore,
+ * Py_AddPendingCall and PyThreadState_SetAsyncExc, and the main thread's id.  A wait of the main thread then looks for signals, is given up if a handler
+ * raises, and the same is raised there when it is back in Python, and its like in callbacks that run for it.  NULL: no more. */
 struct rondo_python {
 	int (*ensure)(void);
 	void (*release)(int state);
 	int (*check)(void);
-	void *(*occurred)(void);
-	void (*clear)(void);
+	void (*fetch)(void **type, void **value, void **trace);
+	void (*restore)(void *type, void *value, void *trace);
+	int (*later)(int (*fn)(void *arg), void *arg);
 	int (*raise)(unsigned long thread, void *type);
 	unsigned long main;
 };

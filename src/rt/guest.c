@@ -6,6 +6,7 @@
 enum { REST, WORK, OVER };
 
 _Thread_local struct rt_device *walking;
+_Thread_local unsigned long behalf;
 
 struct guest {
 	struct rt_device *d;

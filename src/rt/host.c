@@ -73,7 +73,7 @@ struct err *custom_run(struct frame *f, struct custom *x, char *const *ptr)
 		atomic_store(&x->target, t = target_find(c->target));
 	if (!t)
 		return ERR(UNIMPLEMENTED, "custom call '%s' of program '%s' has no handler", c->target, f->x->name);
-	struct rt_custom_call call = { c, f->pos, f->d, f->launch_id, (void *const *)ptr, (void *const *)ptr + c->nin };
+	struct rt_custom_call call = { c, f->pos, f->d, f->launch_id, f->by, (void *const *)ptr, (void *const *)ptr + c->nin };
 	/* Memory that the host cannot touch is copied there and back. */
 	void **tmp = NULL;
 	if (!f->d->ops->plain) {
@@ -94,8 +94,11 @@ struct err *custom_run(struct frame *f, struct custom *x, char *const *ptr)
 	unsigned fp = cpu_set_ftz();
 	cpu_restore_fp(fp & ~0x8040u);
 	if (t->fn) {
+		unsigned long outer = behalf;
 		relief_called(f->d);
+		behalf = f->by;
 		e = t->fn(t->user, &call);
+		behalf = outer;
 		relief_back(f->d);
 	} else
 		e = ffi_call(t->ffi, &t->checked, &call, x->attrs);

@@ -460,6 +460,7 @@ struct launch {
 	_Atomic int ref;
 	struct rt_exec *x;
 	int32_t id;
+	unsigned long by;             /* the thread that has asked for it */
 	_Atomic int stop;             /* the launch is aborted */
 	atomic_flag lock;
 	struct err *err;              /* why; set before stop */
@@ -547,6 +548,7 @@ struct frame {
 	struct ctx *c;
 	int local, pos;               /* index among the local devices; position in the program */
 	int32_t launch_id;
+	unsigned long by;             /* as struct rt_custom_call has it */
 	bool solo;                    /* on this thread only */
 	char *work;                   /* scratch of kernels: what all threads of one share, then each thread's */
 	_Atomic int *stop;            /* set when the launch is aborted; may be NULL */
@@ -562,6 +564,7 @@ struct frame {
 /* Run all commands.  The error is that of this device; an aborted launch gives ABORTED. */
 struct err *walk(struct frame *f);
 extern _Thread_local struct rt_device *walking;        /* the device whose walker, or guest, this thread is; NULL: none's */
+extern _Thread_local unsigned long behalf;             /* the thread whose launch has called what this one runs; 0: none's */
 /* Takes those launches off the queue of d that may run before those before them, and runs each, with registers and memory of its own, on this thread; what
  * calls back itself on one of its own, since what it waits for may be next. */
 void launch_relieve(struct rt_device *d);

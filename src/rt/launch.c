@@ -18,6 +18,7 @@ static struct launch *launch_new(struct rt_exec *x, int32_t id)
 	atomic_init(&l->ref, x->nlocal);
 	l->x = x;
 	l->id = id;
+	l->by = behalf ? behalf : (unsigned long)pthread_self();
 	atomic_init(&l->stop, 0);
 	atomic_flag_clear(&l->lock);
 	l->err = NULL;

@@ -80,7 +80,7 @@ static struct err *started(void *v)
 		if (x->donor[r] >= 0 && !(p->took[x->donor[r]] && x->taker[x->donor[r]] == r))
 			store_copy(p->out[r], 0, p->arg[x->donor[r]], 0, (size_t)x->p->buf[x->outbuf[r]].size);
 	bind(x, i, c, p, room->zone);
-	struct frame f = { .x = x, .d = d, .c = c, .coll = { d->coll, x->p, x->id, x->pos[i] }, .local = i, .pos = x->pos[i], .launch_id = id, .solo = room != &d->room, .stop = l ? &l->stop : NULL };
+	struct frame f = { .x = x, .d = d, .c = c, .coll = { d->coll, x->p, x->id, x->pos[i] }, .local = i, .pos = x->pos[i], .launch_id = id, .by = l ? l->by : 0, .solo = room != &d->room, .stop = l ? &l->stop : NULL };
 	f.work = c->zone + x->work;
 	f.lane = x->nflown ? d->lane : NULL;
 	return walk(&f);

@@ -213,6 +213,7 @@ void rt_trace_read_free(struct rt_trace_read *r);
 struct rt_custom_call {
 	const struct prog_custom *c;
 	int position; struct rt_device *device; int32_t launch_id;
+	unsigned long by;         /* the thread that has launched the program, or whose call has; 0: this one */
 	void *const *in; void *const *out;
 };
 typedef struct err *rt_custom_fn(void *user, const struct rt_custom_call *call);
