@@ -162,7 +162,7 @@ def install():
     library.get().rondo_set_callback(*pointers)
     names = ("PyGILState_Ensure", "PyGILState_Release", "PyErr_CheckSignals", "PyErr_Fetch", "PyErr_Restore", "Py_AddPendingCall", "PyThreadState_SetAsyncExc")
     addresses = (ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for name in names)
-    library.get().rondo_set_python(library.Python(*addresses, threading.main_thread().ident))
+    library.get().rondo_set_python(library.Python(*addresses, id(KeyboardInterrupt), threading.main_thread().ident))
     atexit.register(settle)
     early.last.append(uninstall)
 

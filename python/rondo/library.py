@@ -15,7 +15,7 @@ _library = None
 
 class Python(ctypes.Structure):
     """What Ctrl-C needs of CPython (src/pjrt/pjrt.h)."""
-    _fields_ = [*((name, ctypes.c_void_p) for name in ("ensure", "release", "check", "fetch", "restore", "later", "raise_")), ("main", ctypes.c_ulong)]
+    _fields_ = [*((name, ctypes.c_void_p) for name in ("ensure", "release", "check", "fetch", "restore", "later", "raise_", "interrupt")), ("main", ctypes.c_ulong)]
 
 
 def load(path):

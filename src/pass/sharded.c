@@ -408,6 +408,13 @@ static void along(struct str *s, const struct told *t, const struct trip *q)
 		str_addf(s, " in groups of %d", cols);
 }
 
+static void whose(struct str *s, const struct told *t, const struct spmd_move *q, const char *what, const char *why)
+{
+	str_addf(s, "%s %d of ", what, q->k);
+	op_at(s, t->m, q->op, q->loc);
+	str_add(s, why);
+}
+
 /* Why move q is; what it says of where things lie, too. */
 static void reason(struct str *s, const struct told *t, const struct spmd_move *q)
 {
@@ -423,24 +430,16 @@ static void reason(struct str *s, const struct told *t, const struct spmd_move *
 		str_add(s, q->op == IR_rng ? "" : ", of which each device does a part");
 		return;
 	case SPMD_SHARED:
-		str_addf(s, "half of operand %d of ", q->k);
-		op_at(s, t->m, q->op, q->loc);
-		str_add(s, ": a mask leaves some devices more work than others, who take it over");
+		whose(s, t, q, "half of operand", ": a mask leaves some devices more work than others, who take it over");
 		return;
 	case SPMD_RETURNED:
-		str_addf(s, "half of result %d of ", q->k);
-		op_at(s, t->m, q->op, q->loc);
-		str_add(s, ", from the device that has taken the work over");
+		whose(s, t, q, "half of result", ", from the device that has taken the work over");
 		return;
 	case SPMD_TRADED:
-		str_addf(s, "operand %d of ", q->k);
-		op_at(s, t->m, q->op, q->loc);
-		str_add(s, ": each host has all rows of some heads");
+		whose(s, t, q, "operand", ": each host has all rows of some heads");
 		return;
 	case SPMD_GIVEN_BACK:
-		str_addf(s, "result %d of ", q->k);
-		op_at(s, t->m, q->op, q->loc);
-		str_add(s, ", from the host that has all rows of these heads");
+		whose(s, t, q, "result", ", from the host that has all rows of these heads");
 		return;
 	case SPMD_OPERAND:
 		str_addf(s, q->op == IR_sharding_constraint ? "the " : "operand %d of ", q->k);

@@ -133,7 +133,7 @@ static bool interrupted(void)
 	if (yes && !before) {
 		for (size_t i = 0; i < NELEM(calling); i++)
 			if (atomic_load(&calling[i].thread))
-				python.raise(atomic_load(&calling[i].thread), raised[0]);
+				python.raise(atomic_load(&calling[i].thread), python.interrupt);
 		pass_on();
 	}
 	python.release(state);

@@ -34,8 +34,8 @@ void rondo_give_up(void);                  /* all that run or are queued fail as
 void rondo_await(int begins);              /* the process waits for what runs: whoever sits before it is told after a second, until it ends */
 
 /* What Ctrl-C needs of CPython: addresses of PyGILState_Ensure, PyGILState_Release, PyErr_CheckSignals, PyErr_Fetch, PyErr_Restore,
- * Py_AddPendingCall and PyThreadState_SetAsyncExc, and the main thread's id.  A wait of the main thread then looks for signals, is given up if a handler
- * raises, and the same is raised there when it is back in Python, and its like in callbacks that run for it.  NULL: no more. */
+ * Py_AddPendingCall and PyThreadState_SetAsyncExc, the type KeyboardInterrupt, and the main thread's id.  A wait of the main thread then looks for signals, is given
+ * up if a handler raises, and the same is raised there when it is back in Python, and KeyboardInterrupt in callbacks that run for it.  NULL: no more. */
 struct rondo_python {
 	int (*ensure)(void);
 	void (*release)(int state);
@@ -44,6 +44,7 @@ struct rondo_python {
 	void (*restore)(void *type, void *value, void *trace);
 	int (*later)(int (*fn)(void *arg), void *arg);
 	int (*raise)(unsigned long thread, void *type);
+	void *interrupt;
 	unsigned long main;
 };
 void rondo_set_python(const struct rondo_python *p);

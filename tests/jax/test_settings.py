@@ -307,6 +307,15 @@ def test_trace(tmp_path):
     assert timeline(file) == ["device 0", "device 1"]
 
 
+def traced(program, file):
+    """The events of its timeline on two devices, and by process and thread the threads' names."""
+    code, _, _, err = run(program, RONDO_TRACE=str(file), RONDO_DEVICES="2")
+    assert code == 0, err
+    with open(file) as f:
+        events = json.load(f)["traceEvents"]
+    return events, {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+
+
 def test_trace_of_what_goes_on_beside_computing(tmp_path):
     """A sum that is under way while its device multiplies: it is begun before the product, and ended behind it."""
     file = tmp_path / "all.json"
@@ -317,11 +326,7 @@ def g(x, y):
     return jnp.cos(jax.lax.psum(x, "d")), y @ y.T @ y
 jax.block_until_ready(g(x, jnp.ones((1024, 512))))
 """
-    code, _, _, err = run(program, RONDO_TRACE=str(file), RONDO_DEVICES="2")
-    assert code == 0, err
-    with open(file) as f:
-        events = json.load(f)["traceEvents"]
-    lanes = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    events, lanes = traced(program, file)
     ran = [(e["pid"], lanes[e["pid"], e["tid"]], e["name"], e["ts"], e["ts"] + e["dur"]) for e in events if e["ph"] == "X"]
     for device in (0, 1):
         [sum_] = [e for e in ran if e[0] == device and e[1] == "under way"]
@@ -343,11 +348,7 @@ def g(x, y):
 for i in range(3):
     jax.block_until_ready(g(x, jnp.ones((1024, 512))))
 """
-    code, _, _, err = run(program, RONDO_TRACE=str(file), RONDO_DEVICES="2")
-    assert code == 0, err
-    with open(file) as f:
-        events = json.load(f)["traceEvents"]
-    lanes = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    events, lanes = traced(program, file)
     flown, last = [], {}
     for e in sorted((e for e in events if e["ph"] == "X"), key=lambda e: (e["ts"], -e["dur"])):
         thread, begins = (e["pid"], e["tid"]), round(e["ts"] * 1000)

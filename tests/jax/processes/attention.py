@@ -175,6 +175,17 @@ def received():
     return int(pathlib.Path("/sys/class/net/wire/statistics/rx_bytes").read_text())
 
 
+def blocks_into(g, x, times, block):
+    """How many blocks come into this host, each time that g(*x) runs."""
+    jax.block_until_ready(g(*x))
+    multihost_utils.sync_global_devices("begin")
+    before = received()
+    for _ in range(times):
+        jax.block_until_ready(g(*x))
+    multihost_utils.sync_global_devices("end")
+    return (received() - before) / times / block
+
+
 def bytes_into_a_host():
     """Two hosts of two devices, over a cable of their own: what comes through it is each block that somebody on the other side sees, once, and the sums of its gradients,
     once; forward and backward send keys and values for themselves."""
@@ -192,13 +203,7 @@ def bytes_into_a_host():
 
         x = [there(a, s) for a, s in zip((q, k, v), lie)]
         for g, into in ((jax.jit(f, out_shardings=out), 2 * blocks[ME]), (jax.jit(back(f)), 4 * blocks[ME] + 2 * blocks[1 - ME])):
-            jax.block_until_ready(g(*x))
-            multihost_utils.sync_global_devices("begin")
-            before = received()
-            for _ in range(times):
-                jax.block_until_ready(g(*x))
-            multihost_utils.sync_global_devices("end")
-            each = (received() - before) / times / block
+            each = blocks_into(g, x, times, block)
             print(f"{what}: {each:.3f} blocks into host {ME}, of {into}", flush=True)
             assert into <= each <= 1.1 * into + 0.2
 
@@ -210,13 +215,7 @@ def bytes_of_heads():
     x = [there(np.random.default_rng(i).normal(size=(1, t, heads, 64)).astype(np.float32), s) for i, s in enumerate(lies({"x": N}, *[P(None, "x")] * 3))]
     f = functools.partial(masked, lambda i, j: i >= j)
     for g, arrays in ((jax.jit(f, out_shardings=x[0].sharding), 4), (jax.jit(back(f)), 11)):
-        jax.block_until_ready(g(*x))
-        multihost_utils.sync_global_devices("begin")
-        before = received()
-        for _ in range(times):
-            jax.block_until_ready(g(*x))
-        multihost_utils.sync_global_devices("end")
-        each, into = (received() - before) / times / block, DEVICES * arrays * (ALL - 1) / ALL
+        each, into = blocks_into(g, x, times, block), DEVICES * arrays * (ALL - 1) / ALL
         print(f"{each:.3f} blocks into host {ME}, of {into:.3f}", flush=True)
         assert into <= each <= 1.1 * into + 0.2
 
