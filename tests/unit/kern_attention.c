@@ -542,7 +542,7 @@ static void split(const struct att *a, int keys, int rows, struct att *b)
 /* What is in pieces gives the bits that whole arrays give. */
 static void in_pieces(void **state)
 {
-	static const int64_t len[] = { 32, 64, 96, 128, 320, 7, 33 }, few[] = { 1, 8, 32, 48, 100 };
+	static const int64_t len[] = { 32, 64, 96, 128, 320, 7, 31, 33, 63 }, few[] = { 1, 8, 31, 32, 48, 100 };
 	for (int i = 0; i < draws(120); i++) {
 		struct att *a = calloc(1, sizeof *a), *b = calloc(1, sizeof *b);
 		bool grad = rnd(2);
