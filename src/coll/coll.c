@@ -22,6 +22,7 @@ static struct coll *new(struct sym_world *w, int pe, const struct coll_table *ta
 	else
 		coll_table_init(&c->table);
 	c->known.op = RED_fn;             /* none */
+	c->pe = sym_ep_pe(ep);
 	c->npe = sym_npe(w);
 	c->world = w;
 	c->far = !sym_near(w);
@@ -148,7 +149,7 @@ static struct err *broadcast(struct coll *c, const struct coll_group *g, uint32_
 
 struct err *coll_permute_by(struct coll *c, uint32_t site, uint8_t a, int from, int to, int64_t n, const void *src, void *dst, const struct cycle *cycle, bool in_place)
 {
-	int self = sym_ep_pe(c->ep), pe[3] = { self, to, from };
+	int self = c->pe, pe[3] = { self, to, from };
 	struct coll_group g = { 2, 0, pe };
 
 	if (!n)
@@ -200,11 +201,9 @@ static struct err *barrier(struct coll *c, const struct coll_group *g, uint32_t 
 static struct err *whole(struct coll *c, struct err *e) { return e ? e : sym_lost(c->ep); }
 
 /* An operand that overlaps the result otherwise than wanted is copied; a program's never does (prog_check).  *tmp: to be freed. */
-static struct err *apart(const void **src, int64_t n, const void *dst, int64_t ndst, bool same, void **tmp)
+static inline bool apart(const void *src, int64_t n, const void *dst, int64_t ndst, bool same) { return !dst || (same && src == dst) || !overlap(src, n, dst, ndst); }
+static struct err *copied(const void **src, int64_t n, void **tmp)
 {
-	*tmp = NULL;
-	if (!dst || (same && *src == dst) || !overlap(*src, n, dst, ndst))
-		return NULL;
 	if (!(*tmp = malloc((size_t)n)))
 		return ERR(EXHAUSTED, "out of host memory: asked for %lld bytes for a collective", (long long)n);
 	*src = memcpy(*tmp, *src, (size_t)n);
@@ -213,10 +212,12 @@ static struct err *apart(const void **src, int64_t n, const void *dst, int64_t n
 
 /* The end of a call: x, with src apart from dst. */
 #define APART(src, n, dst, ndst, same, x) do { \
-		void *tmp_; \
-		TRY(apart(&(src), (n), (dst), (ndst), (same), &tmp_)); \
+		void *tmp_ = NULL; \
+		if (!apart((src), (n), (dst), (ndst), (same))) \
+			TRY(copied(&(src), (n), &tmp_)); \
 		struct err *err_ = whole(c, (x)); \
-		free(tmp_); \
+		if (__builtin_expect(tmp_ != NULL, 0)) \
+			free(tmp_); \
 		return err_; \
 	} while (0)
 
@@ -229,14 +230,14 @@ static struct err *refused(const struct coll *c, const struct coll_group *g)
 		return ERR(UNIMPLEMENTED, "a collective of %d members, more than %d", g->n, MAX_ROW);
 	if (g->n < 1 || g->me < 0 || g->me >= g->n)
 		return ERR(INVALID, "a collective of %d members of which this is %d", g->n, g->me);
-	return ERR(INVALID, "a collective of device %d as member %d of %d: members are devices of %d, each once", sym_ep_pe(c->ep), g->me, g->n, c->npe);
+	return ERR(INVALID, "a collective of device %d as member %d of %d: members are devices of %d, each once", c->pe, g->me, g->n, c->npe);
 }
 
 static inline struct err *check_group(const struct coll *c, const struct coll_group *g)
 {
 	if (!c || !g || !g->pe || g->n < 1 || g->n > MAX_ROW || g->me < 0 || g->me >= g->n)
 		return refused(c, g);
-	int self = sym_ep_pe(c->ep);
+	int self = c->pe;
 	for (int k = 0; k < g->n; k++)
 		if ((unsigned)g->pe[k] >= (unsigned)c->npe || (g->pe[k] == self) != (k == g->me))
 			return refused(c, g);
@@ -330,7 +331,7 @@ struct err *coll_broadcast(struct coll *c, const struct coll_group *g, uint32_t 
 
 struct err *coll_permute(struct coll *c, uint32_t site, int from, int to, int64_t bytes, const void *src, void *dst)
 {
-	int self = sym_ep_pe(c->ep);
+	int self = c->pe;
 	struct cycle pair = { 2, self > to, false, { MIN(self, to), MAX(self, to) } };
 
 	if (from < -1 || from >= c->npe || to < -1 || to >= c->npe || (from == self) != (to == self))

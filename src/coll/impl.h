@@ -14,7 +14,7 @@ struct coll {
 	struct sym_ep *ep;
 	struct sym_heap *heap;
 	struct coll_table table;
-	int npe;
+	int pe, npe;                      /* this one; all */
 	const struct sym_world *world;
 	bool far;                         /* not every heap is mapped */
 	bool stream;                      /* for collectives on streams: beside the PE's own */

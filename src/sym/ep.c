@@ -132,7 +132,18 @@ static inline void short_fill(struct sym_line *l, uint64_t tick, uint64_t what, 
 	atomic_store_explicit(&l->first, tick, memory_order_release);
 }
 
-static void pieces_fill(struct sym_line *l, uint64_t tick, const char *src, size_t n)
+/* As many as hold n bytes. */
+static inline void own_pieces(const struct sym_line *l, size_t n)
+{
+	const struct sym_piece *p = l->piece;
+
+	for (size_t o = SYM_INLINE; o < n; o += SYM_PIECE)
+		sym_own(p++);
+}
+
+enum { BRIEF = 256 };             /* bytes; longer messages take as long to write as an answer takes to come */
+
+static inline void pieces_fill(struct sym_line *l, uint64_t tick, const char *src, size_t n)
 {
 	struct sym_piece *p = l->piece;
 
@@ -145,16 +156,14 @@ static void pieces_fill(struct sym_line *l, uint64_t tick, const char *src, size
 	}
 }
 
-/* As many as hold n bytes. */
-static RARE void own_pieces(const struct sym_line *l, size_t n)
+/* What a short message has beyond its line. */
+static RARE void beyond_write(struct sym_ep *ep, int pe, struct sym_line *l, const struct sym_line *next, uint64_t tick, const char *src, size_t n)
 {
-	const struct sym_piece *p = l->piece;
-
-	for (size_t o = SYM_INLINE; o < n; o += SYM_PIECE)
-		sym_own(p++);
+	pieces_fill(l, tick, src, n);
+	sym_notify_at(ep->world, pe, ep->to[pe].control);
+	if (n <= BRIEF)
+		own_pieces(next, n);
 }
-
-enum { BRIEF = 256 };             /* bytes; longer messages take as long to write as an answer takes to come */
 
 /* A short message to a PE whose heap is mapped.  One time in SAMPLE the way to the answer is measured, see brisk.  The pieces after next are
  * asked for at once if they are few; of many (own_many), who waits for an answer has the lines of that first. */
@@ -172,18 +181,17 @@ static inline void short_write(struct sym_ep *ep, int pe, uint64_t what, const c
 	if (!(ep->lines++ % SAMPLE))
 		ep->asked_at = clock_s();
 	ep->asked = n <= BRIEF;
-	if (n <= SYM_INLINE)
-		return;
-	pieces_fill(&to->ring[slot], tick, src, n);
-	sym_notify_at(ep->world, pe, ep->to[pe].control);
-	if (n <= BRIEF)
-		own_pieces(next, n);
+	if (n > SYM_INLINE)
+		beyond_write(ep, pe, &to->ring[slot], next, tick, src, n);
 }
+
+/* Out of the way of shorter messages. */
+static RARE void own_all_pieces(const struct sym_line *l, size_t n) { own_pieces(l, n); }
 
 static inline void own_many(const struct sym_ep *ep, int pe, size_t n)
 {
 	if (n > BRIEF && n <= SYM_SHORT && ep->to[pe].from)
-		own_pieces(after_next(ep, pe), n);
+		own_all_pieces(after_next(ep, pe), n);
 }
 
 /* A piece that was not there at the first look. */
