@@ -93,6 +93,17 @@ typedef void att_micro(int64_t steps, const void *a, int64_t lda, const void *b,
 extern att_micro att_amx_micro, att_model_micro;
 extern att_stream att_amx_stream, att_model_stream;
 
+/* Products of a few rows with ATT_COLS keys or values, which lie ld bytes apart as they are, in whole lines of numbers. */
+struct att_few {
+	/* s[i] = rows of q, `bytes` long, times those of k. */
+	void (*dot)(int rows, int64_t bytes, const char *q, int64_t ldq, const char *k, int64_t ldk, float *s);
+	/* o[i] += rows of p times panels of ATT_COLS columns of v, which lie side by side, and of o `next` floats apart; at most ATT_MIX rows, and panels one, two or
+	 * four, of more than two rows no four.  False, and nothing is done: a product is infinite or NaN. */
+	bool (*mix)(int rows, int panels, const char *p, int64_t ldp, const char *v, int64_t ldv, float *o, int64_t next);
+};
+enum { ATT_MIX = 4 };
+extern const struct att_few att_few_bf16_512, att_few_f32_512;
+
 struct att_variant {
 	const char *name;
 	int es;                  /* bytes of a packed element: 4 f32, 2 bf16 */
@@ -106,6 +117,7 @@ struct att_variant {
 	void (*end)(void);
 	att_fused *fused;        /* or NULL */
 	att_stream *stream;      /* or NULL */
+	const struct att_few *few;                 /* or NULL: not for gradients, and for no more rows than mr; there is no micro then */
 };
 extern const struct att_variant att_variant[];
 extern const int att_nvariant;

@@ -18,6 +18,21 @@ enum { SHORT = 4, LONG = 16, MANY = 64, FEW = 16, PART_LEAST = 512, MOST = 2 << 
 
 /* --- blocks of keys ----------------------------------------------------------------- */
 
+/* A tile's keys and values where they lie, if they are rows of numbers as they are multiplied. */
+static void place_tile(const struct fwd *f, const struct prog_kern *k, char *const *ptr, int64_t b, int64_t tile, int64_t key, int64_t some, char *to, char *tmp)
+{
+	const struct att_plan *p = &f->p;
+	int es = p->v->es;
+	int64_t room = att_dense_rows(p) * es;
+	char *dense = to + f->kb_dense + (size_t)(tile * room * (p->dc + p->ec));
+	struct place *kp = (struct place *)(void *)(to + f->kb_k) + tile, *vp = (struct place *)(void *)(to + f->kb_v) + tile;
+	kp->at = att_take_from(p, &f->k, k, ptr, ATT_K, b, key, some, dense, p->dc, tmp, &kp->ld);
+	vp->at = att_take_from(p, &f->v, k, ptr, ATT_V, b, key, some, dense + room * p->dc, p->ec, tmp, &vp->ld);
+	to[f->kb_bad + (size_t)tile] = false;      /* seen when they are multiplied */
+	if (f->norms)
+		((float *)(void *)(to + f->kb_norm))[tile] = att_longest(p, kp->at, some, kp->ld);
+}
+
 static void pack_block(const struct fwd *f, const struct prog_kern *k, char *const *ptr, int64_t b, int64_t blk, char *to, char *mem)
 {
 	const struct att_plan *p = &f->p;
@@ -26,6 +41,10 @@ static void pack_block(const struct fwd *f, const struct prog_kern *k, char *con
 	char *dense = mem + f->dense_at, *tmp = mem + f->tmp_at;
 	for (int64_t i = 0; i < n; i += ATT_COLS) {
 		int64_t some = MIN(ATT_COLS, n - i), tile = i / ATT_COLS, ld;
+		if (p->v->few) {
+			place_tile(f, k, ptr, b, tile, k0 + i, some, to, tmp);
+			continue;
+		}
 		const char *rows = att_take_from(p, &f->k, k, ptr, ATT_K, b, k0 + i, some, dense, p->dc, tmp, &ld);
 		att_columns(rows, ld, p->dk * es / 4, to + f->kb_k + (size_t)(i * p->dk * es));
 		if (f->norms)
@@ -433,14 +452,15 @@ static void lay_out(struct fwd *f, struct kern_state *s)
 	f->steps = p->dk * es / 4;
 	f->q_row = p->dc * es;
 	f->p_row = CK * es;
-	f->k_tile = ATT_COLS * p->dk * es;
+	f->k_tile = p->v->few ? (int64_t)sizeof(struct place) : ATT_COLS * p->dk * es;
 	f->c2 = (p->raw ? p->range.c : 1) * LOG2E;
 	f->as_product = 1 / (double)p->range.c;
 	f->as_exponent = f->c2 * (p->raw ? f->as_product : 1);
 	f->as_score = 1 / f->as_exponent;
 	size_t *n = &f->kb_bytes;
-	f->kb_k = att_room(n, CK * p->dk * es);
-	f->kb_v = att_room(n, CK * p->ec * es);
+	f->kb_k = att_room(n, p->v->few ? TILES * f->k_tile : CK * p->dk * es);
+	f->kb_v = att_room(n, p->v->few ? TILES * f->k_tile : CK * p->ec * es);
+	f->kb_dense = att_room(n, p->v->few ? TILES * att_dense_rows(p) * (p->dc + p->ec) * es : 0);
 	f->kb_norm = att_room(n, TILES * 4);
 	f->kb_top = att_room(n, p->v->stream ? TILES * 4 : 0);
 	f->kb_bad = att_room(n, TILES);

@@ -20,8 +20,8 @@ struct fwd {
 	int64_t steps, q_row, p_row, k_tile;
 	float c2;
 	double as_exponent, as_score, as_product;      /* times a score; times an exponent of 2; times a score */
-	/* a packed block of keys */
-	size_t kb_k, kb_v, kb_norm, kb_top, kb_bad, kb_lo, kb_hi, kb_bytes;
+	/* a packed block of keys; or a place of each tile's keys, and of its values, and room for those that must be copied */
+	size_t kb_k, kb_v, kb_dense, kb_norm, kb_top, kb_bad, kb_lo, kb_hi, kb_bytes;
 	/* scratch */
 	bool two;                              /* sums of p as it is multiplied, and of what it was before it was rounded */
 	size_t q_at, o_at, p_at, s_at, one_at, sum_at, w_at, l_at, z_at, top_at, m_at, whole_at, lo_at, hi_at, norm_at, row_at, dense_at, tmp_at, fn_at, kb_at;
@@ -34,6 +34,9 @@ struct fwd {
  * words: 256 (m2 - 127) + 1/2. */
 struct ref { double *whole; float *m, *mx, *less, *lessx, *most, *mostx, *m2, *words; };
 enum { REF_FLOATS = 8, REF_MOST = 1 << 20 };
+
+/* Where a tile's keys or values lie, rows ld bytes apart, if they are not packed. */
+struct place { const char *at; int64_t ld; };
 
 /* A packed block of keys, and what is known of all rows with it. */
 struct block {

@@ -180,6 +180,19 @@ static void raise_refs(struct run *r, const float *s, int64_t i0, int64_t at, in
 		r->referred &= ~((uint64_t)1 << i0 / rows);
 }
 
+/* Rows of a group from i0 on that count. */
+static int rows_of(const struct run *r, int64_t i0) { return r->f->p.v->few ? (int)MIN(r->f->p.v->mr, r->nr - i0) : r->f->p.v->mr; }
+
+static void products(const struct run *r, int rows, const char *a, const char *b, float *s)
+{
+	const struct fwd *f = r->f;
+	const struct place *k = (const struct place *)(const void *)b;
+	if (f->p.v->few)
+		f->p.v->few->dot(rows, f->q_row, a, f->q_row, k->at, k->ld, s);
+	else
+		f->p.v->micro(f->steps, a, f->q_row, b, s, false);
+}
+
 /* Scores of group g (group at of the item) and tile t one by one, and their exponentials to p. */
 __attribute__((noinline))
 static void score_tile(struct run *r, int64_t i0, int64_t at, int t, bool plain, const char *a, const char *b, char *to)
@@ -187,27 +200,27 @@ static void score_tile(struct run *r, int64_t i0, int64_t at, int t, bool plain,
 	const struct fwd *f = r->f;
 	const struct att_plan *p = &f->p;
 	const struct att_variant *v = p->v;
-	int mr = v->mr, n1 = (int)MIN(ATT_COLS, p->x.s - r->at->k0 - t * ATT_COLS);
+	int rows = rows_of(r, i0), n1 = (int)MIN(ATT_COLS, p->x.s - r->at->k0 - t * ATT_COLS);
 	float *w = NULL, *rest[2] = { NULL, NULL };
 	bool raw = plain && p->raw;
 	float *s = r->one;
-	v->micro(f->steps, a, f->q_row, b, s, false);
+	products(r, rows, a, b, s);
 	if (!plain) {
 		if (p->x.weighted)
 			w = rest[1] = (float *)(void *)(r->mem + f->w_at);
-		att_score(p, r->r0 + i0, mr, r->at->k0 + t * ATT_COLS, n1, s, rest, r->mem + f->fn_at);
+		att_score(p, r->r0 + i0, rows, r->at->k0 + t * ATT_COLS, n1, s, rest, r->mem + f->fn_at);
 	} else {
 		if (!raw)
-			v->soft->scale(mr, s, p->range.c);
-		for (int i = 0; i < mr; i++)
+			v->soft->scale(rows, s, p->range.c);
+		for (int i = 0; i < rows; i++)
 			for (int j = n1; j < ATT_COLS; j++)
 				s[i * ATT_COLS + j] = -INFINITY;
 	}
-	if (v->soft->over(mr, s, (raw ? r->ref.mostx : r->ref.most) + i0))
-		raise_refs(r, s, i0, at * mr, mr, v->stream ? t / HALF * HALF : 0, t, raw);
+	if (v->soft->over(rows, s, (raw ? r->ref.mostx : r->ref.most) + i0))
+		raise_refs(r, s, i0, at * v->mr, rows, v->stream ? t / HALF * HALF : 0, t, raw);
 	if (r->top)
-		v->soft->raise(mr, s, raw ? p->range.c : 1, r->top + i0);
-	v->soft->forward(mr, s, (raw ? r->ref.mx : r->ref.m) + i0, raw ? f->c2 : LOG2E, (raw ? r->ref.lessx : r->ref.less) + i0, w, to, f->p_row, r->l + i0,
+		v->soft->raise(rows, s, raw ? p->range.c : 1, r->top + i0);
+	v->soft->forward(rows, s, (raw ? r->ref.mx : r->ref.m) + i0, raw ? f->c2 : LOG2E, (raw ? r->ref.lessx : r->ref.less) + i0, w, to, f->p_row, r->l + i0,
 	                 r->z ? r->z + i0 : NULL);
 }
 
@@ -259,21 +272,36 @@ static bool all_finite(const float *x, int n)
 	return all;
 }
 
-/* Values of a tile that are not all finite: where p is 0 they do not count. */
-static void careful(const struct run *r, int64_t g, int64_t at, int t)
+/* Values that are not all finite, ATT_COLS columns of tile t from byte `at` of its first row on, ld bytes from one to the next: where p is 0 they do not count.
+ * Those of a row are `step` bytes apart. */
+static void careful(int es, int rows, const char *p, int64_t ldp, const char *at, int64_t ld, int step, float *o)
+{
+	for (int i = 0; i < rows; i++, o += ATT_COLS)
+		for (int k = 0; k < ATT_COLS; k++) {
+			const char *pp = p + i * ldp + k * es, *row = step == es ? at + k * ld : at + k / 2 * ld + k % 2 * es;
+			float x = es == 2 ? bf16_to_f32(*(const uint16_t *)(const void *)pp) : *(const float *)(const void *)pp;
+			for (int j = 0; j < ATT_COLS && x != 0; j++)
+				o[j] += x * (es == 2 ? bf16_to_f32(*(const uint16_t *)(const void *)(row + step * j)) : *(const float *)(const void *)(row + step * j));
+		}
+}
+
+/* Tile t of a group's values where they lie: of each row as much at once as there are registers for its sums. */
+static void values_there(const struct run *r, int64_t i0, int t)
 {
 	const struct fwd *f = r->f;
-	int es = f->p.v->es, mr = f->p.v->mr, words = 4 / es;
-	for (int64_t e = 0; e < f->p.ec / ATT_COLS; e++) {
-		const char *v = r->at->kb + f->kb_v + (size_t)((e * CK + t * ATT_COLS) * ATT_COLS * es);
-		for (int i = 0; i < mr; i++)
-			for (int k = 0; k < ATT_COLS; k++) {
-				const char *pp = p_at(r, at * mr + i) + (t * ATT_COLS + k) * es, *row = v + k / words * 128 + k % words * es;
-				float x = es == 2 ? bf16_to_f32(*(const uint16_t *)(const void *)pp) : *(const float *)(const void *)pp;
-				float *o = o_at(r, g, e) + i * ATT_COLS;
-				for (int j = 0; j < ATT_COLS && x != 0; j++)
-					o[j] += x * (es == 2 ? bf16_to_f32(*(const uint16_t *)(const void *)(row + 4 * j)) : *(const float *)(const void *)(row + 4 * j));
-			}
+	const struct place *v = (const struct place *)(const void *)(r->at->kb + f->kb_v) + t;
+	int es = f->p.v->es, mr = f->p.v->mr, rows = rows_of(r, i0), all = (int)(f->p.ec / ATT_COLS), panels;
+	for (int i = 0, n; i < rows; i += n) {
+		n = MIN(rows - i, ATT_MIX);
+		for (int e = 0; e < all; e += panels) {
+			const char *p = p_at(r, i) + t * ATT_COLS * es, *at = v->at + e * ATT_COLS * es;
+			float *o = o_at(r, i0 / mr, e) + i * ATT_COLS;
+			panels = n <= 2 && all - e >= 4 ? 4 : all - e >= 2 ? 2 : 1;
+			if (f->p.v->few->mix(n, panels, p, f->p_row, at, v->ld, o, mr * ATT_COLS))
+				continue;
+			for (int x = 0; x < panels; x++)
+				careful(es, n, p, f->p_row, at + x * ATT_COLS * es, v->ld, es, o + x * mr * ATT_COLS);
+		}
 	}
 }
 
@@ -284,23 +312,28 @@ static void values(struct run *r, int64_t g0, int64_t ng, int t0, int t1, uint8_
 	const struct att_variant *v = f->p.v;
 	int es = v->es, mr = v->mr;
 	const char *bad = r->at->kb + f->kb_bad;
-	for (int64_t e = 0; e < f->p.ec / ATT_COLS; e++) {
+	for (int t = t0; t < t1 && v->few; t++)      /* of one group */
+		if (kind[0][t] != NONE)
+			values_there(r, g0 * mr, t);
+	for (int64_t e = 0; e < f->p.ec / ATT_COLS && !v->few; e++) {
 		const char *v_at = r->at->kb + f->kb_v + (size_t)(e * CK * ATT_COLS * es), *p = r->mem + f->p_at;
 		float *o = o_at(r, g0, e);
 		for (int64_t g = 0; g < ng; g++, p += mr * f->p_row, o += mr * f->p.ec)
 			for (int t = t0, to; t < t1; t = to) {
+				const char *pt = p + t * ATT_COLS * es;
 				to = t + 1;
-				if (kind[g][t] == NONE || bad[t])
+				if (kind[g][t] == NONE)
 					continue;
+				const char *vt = v_at + (size_t)(t * ATT_COLS * ATT_COLS * es);
+				if (bad[t]) {
+					careful(es, mr, pt, f->p_row, vt, 128, 4, o);
+					continue;
+				}
 				while (to < t1 && kind[g][to] != NONE && !bad[to])
 					to++;
-				v->micro((to - t) * ATT_COLS * es / 4, p + t * ATT_COLS * es, f->p_row, v_at + (size_t)(t * ATT_COLS * ATT_COLS * es), o, true);
+				v->micro((to - t) * ATT_COLS * es / 4, pt, f->p_row, vt, o, true);
 			}
 	}
-	for (int t = t0; t < t1; t++)
-		for (int64_t g = 0; g < ng && bad[t]; g++)
-			if (kind[g][t] != NONE)
-				careful(r, g0 + g, g, t);
 }
 
 /* --- tiles: half an item at a time --------------------------------------------------------- */

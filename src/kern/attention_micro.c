@@ -8,7 +8,7 @@
 
 const struct att_variant *att_force, att_reference = { .name = "reference" };
 
-enum { M256 = 6, MAMX = ATT_MOST_MR };
+enum { M256 = 6, MAMX = ATT_MOST_MR, FEW = 8 };
 
 /* --- vectors ----------------------------------------------------------------------- */
 
@@ -103,12 +103,14 @@ static bool has_words(void) { return micro_bf16() && __builtin_cpu_supports("avx
 static bool has_amx(void) { return has_words() && micro_amx(); }
 
 const struct att_variant att_variant[] = {
-	{ "amx",         2, MAMX, 32, has_amx,      micro_always,    att_amx_micro,   &att_soft_512_bf16,   micro_tiles_begin, micro_tiles_end, NULL, att_amx_stream },
-	{ "avx512_bf16", 2, M512, 2,  micro_bf16,   micro_bf16_pays, bf16_512,        &att_soft_512_bf16,   NULL,              NULL,            att_fused_bf16_512, NULL },
-	{ "avx512",      4, M512, 1,  micro_avx512, micro_always,    f32_512,         &att_soft_512,        NULL,              NULL,            att_fused_f32_512, NULL },
-	{ "avx2",        4, M256, 1,  micro_avx2,   micro_always,    f32_256,         &att_soft_256,        NULL,              NULL,            NULL, NULL },
-	{ "amx_model",   2, MAMX, 32, has_words,    micro_never,     att_model_micro, &att_soft_512_bf16,   NULL,              NULL,            NULL, att_model_stream },
-	{ "bf16_model",  2, M512, 2,  micro_always, micro_never,     bf16_model,      &att_soft_bf16_model, NULL,              NULL,            NULL, NULL },
-	{ "f32_model",   4, M256, 1,  micro_always, micro_never,     f32_model,       &att_soft_f32_model,  NULL,              NULL,            NULL, NULL },
+	{ "avx512_bf16_few", 2, FEW, 2, micro_bf16, micro_always,    NULL,            &att_soft_512_bf16,   NULL,              NULL,            NULL, NULL, &att_few_bf16_512 },
+	{ "avx512_few",  4, FEW,  1,  micro_avx512, micro_always,    NULL,            &att_soft_512,        NULL,              NULL,            NULL, NULL, &att_few_f32_512 },
+	{ "amx",         2, MAMX, 32, has_amx,      micro_always,    att_amx_micro,   &att_soft_512_bf16,   micro_tiles_begin, micro_tiles_end, NULL, att_amx_stream, NULL },
+	{ "avx512_bf16", 2, M512, 2,  micro_bf16,   micro_bf16_pays, bf16_512,        &att_soft_512_bf16,   NULL,              NULL,            att_fused_bf16_512, NULL, NULL },
+	{ "avx512",      4, M512, 1,  micro_avx512, micro_always,    f32_512,         &att_soft_512,        NULL,              NULL,            att_fused_f32_512, NULL, NULL },
+	{ "avx2",        4, M256, 1,  micro_avx2,   micro_always,    f32_256,         &att_soft_256,        NULL,              NULL,            NULL, NULL, NULL },
+	{ "amx_model",   2, MAMX, 32, has_words,    micro_never,     att_model_micro, &att_soft_512_bf16,   NULL,              NULL,            NULL, att_model_stream, NULL },
+	{ "bf16_model",  2, M512, 2,  micro_always, micro_never,     bf16_model,      &att_soft_bf16_model, NULL,              NULL,            NULL, NULL, NULL },
+	{ "f32_model",   4, M256, 1,  micro_always, micro_never,     f32_model,       &att_soft_f32_model,  NULL,              NULL,            NULL, NULL, NULL },
 };
 const int att_nvariant = NELEM(att_variant);

@@ -64,8 +64,8 @@ const char *att_take(const struct att_plan *p, const struct att_rows *r, const c
 {
 	const char *at = base + r0 / r->inner * r->outer + r0 % r->inner * r->step;
 	*ld_bytes = ld * p->v->es;
-	/* as much further on is wanted next */
-	if (r->unit == r->es && n == ATT_FETCH)
+	/* as much further on is wanted next; who packs nothing asks for it itself */
+	if (r->unit == r->es && n == ATT_FETCH && !p->v->few)
 		for (int64_t i = ATT_FETCH; i < 2 * ATT_FETCH; i++)
 			for (int64_t j = 0; j < r->w * r->es; j += 64)
 				__builtin_prefetch((const void *)((uintptr_t)at + (uintptr_t)(i * r->step + j)), 0, 2);

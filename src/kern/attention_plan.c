@@ -87,22 +87,33 @@ char *attention_piece(const struct prog_kern *k, char *const *ptr, const struct 
 
 /* --- fast kernels -------------------------------------------------------------------- */
 
-/* What v's instructions multiply: bf16 only where all operands of products are. */
-static bool suits(const struct att_variant *v, const struct prog_kern *k, bool grad)
+/* Do batches share keys or values? */
+static bool shares(const struct prog_kern *k, const struct attention *x)
 {
-	if (!v->micro)
+	for (int d = 0; d < x->nb; d++)
+		for (int i = ATT_K; i <= ATT_V && k->v[ATT_Q].dim[d] > 1; i++)
+			if (k->v[i].dim[d] == 1 || !k->v[i].stride[d])
+				return true;
+	return false;
+}
+
+/* What v's instructions multiply: bf16 only where all operands of products are.  Keys are read where they lie for a few rows that no others share them with. */
+static bool suits(const struct att_variant *v, const struct prog_kern *k, const struct attention *x)
+{
+	bool grad = x->grad;
+	if (v->few ? grad || x->g * x->t > v->mr || shares(k, x) : !v->micro)
 		return false;
 	if (v->es == 4)
 		return true;
 	return k->v[ATT_Q].dtype == DT_bf16 && k->v[ATT_K].dtype == DT_bf16 && k->v[ATT_V].dtype == DT_bf16 && (!grad || k->v[ATT_DO].dtype == DT_bf16);
 }
 
-static const struct att_variant *choose(const struct prog_kern *k, bool grad)
+static const struct att_variant *choose(const struct prog_kern *k, const struct attention *x)
 {
 	if (att_force)
-		return suits(att_force, k, grad) ? att_force : NULL;
+		return suits(att_force, k, x) ? att_force : NULL;
 	for (int i = 0; i < att_nvariant; i++)
-		if (att_variant[i].has() && att_variant[i].best() && suits(&att_variant[i], k, grad))
+		if (att_variant[i].has() && att_variant[i].best() && suits(&att_variant[i], k, x))
 			return &att_variant[i];
 	return NULL;
 }
@@ -128,7 +139,7 @@ bool att_plan_make(const struct prog_kern *k, const struct attention *x, bool tu
 	*p = (struct att_plan){ .x = *x, .turned = turned, .rows = x->g * x->t };
 	if (!types_fit(k, x) || x->batch < 1 || p->rows < 1 || x->s < 1 || x->d < 1 || x->e < 1)
 		return false;
-	p->v = choose(k, x->grad);
+	p->v = choose(k, x);
 	if (!p->v)
 		return false;
 	p->dk = att_pad(x->d, p->v->kstep);

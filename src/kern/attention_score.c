@@ -129,16 +129,19 @@ static void widen(double v, bool known, double *lo, double *hi)
 	*hi = v > *hi ? v : *hi;      /* NaN stays */
 }
 
-/* The same of integers, one after the other: most are indices. */
-static void side_i32(const char *at, int64_t step, int64_t n, int size, double *lo, double *hi)
+/* The same of integers: most are indices; and of truths. */
+static void side_of(bool pred, const char *at, int64_t step, int64_t n, int size, double *lo, double *hi)
 {
-	for (int64_t i = 0; i < n; i += size) {
-		int32_t least = INT32_MAX, most = INT32_MIN, v;
-		for (int64_t j = i; j < MIN(i + size, n); j++, at += step) {
-			memcpy(&v, at, sizeof v);
-			least = v < least ? v : least;
-			most = v > most ? v : most;
-		}
+	const struct kern_isa *isa = kern_isa_get();
+	int nat = pred ? NAT_pred : NAT_i32;
+	for (int64_t i = 0; i < n; i += size, at += size * step) {
+		int64_t some = MIN(size, n - i), es = pred ? 1 : 4;
+		char dense[4 * ATT_MOST_MR];
+		int32_t least = 0, most = 0;      /* a byte of it, if pred */
+		if (step != es)
+			move_strided((int)es, some, dense, es, at, step);
+		isa->fold[pred ? RED_and : RED_min][nat](some, step == es ? at : dense, &least);
+		isa->fold[pred ? RED_or : RED_max][nat](some, step == es ? at : dense, &most);
 		*lo++ = least;
 		*hi++ = most;
 	}
@@ -152,8 +155,8 @@ void att_side_bounds(const struct att_plan *p, const struct prog_kern *k, char *
 		if (e->by_key != keys || e->by_row == keys)
 			continue;
 		const char *base = attention_at(k, ptr, &p->x, e->view, b);
-		if (e->dt == DT_i32 && (keys || i0 / p->x.t == (i0 + n - 1) / p->x.t)) {
-			side_i32(base + place(p, e, keys, i0), keys ? e->ss : e->st, n, size, &lo[x * span], &hi[x * span]);
+		if ((e->dt == DT_i32 || e->dt == DT_pred) && size <= ATT_MOST_MR && (keys || i0 / p->x.t == (i0 + n - 1) / p->x.t)) {
+			side_of(e->dt == DT_pred, base + place(p, e, keys, i0), keys ? e->ss : e->st, n, size, &lo[x * span], &hi[x * span]);
 			continue;
 		}
 		for (int64_t i = 0; i < n; i++) {

@@ -1,0 +1,150 @@
+/* Attention of a few queries, as of a step of decoding: keys and values are read where they lie, and nothing is packed, which would take longer
+ * than the products; lines are asked for a tile ahead.  A product with keys is sixteen sums of lanes, which are added up side by side. */
+#include "attention.h"
+#include "attention_512.h"
+
+/* Sixteen sums of sixteen lanes.  Sum n is that of x[AT(n)]. */
+#define AT(n) (((n) & 1) * 2 + ((n) >> 1 & 1) + ((n) >> 2 & 1) * 8 + ((n) >> 3) * 4)
+IN512 __m512 sums(const __m512 x[16])
+{
+	__m512 h[8], q[4], p[2];
+#pragma GCC unroll 8
+	for (int i = 0; i < 8; i++)
+		h[i] = _mm512_add_ps(_mm512_shuffle_f32x4(x[i], x[i + 8], 0x44), _mm512_shuffle_f32x4(x[i], x[i + 8], 0xee));
+#pragma GCC unroll 4
+	for (int i = 0; i < 4; i++)
+		q[i] = _mm512_add_ps(_mm512_shuffle_f32x4(h[i], h[i + 4], 0x88), _mm512_shuffle_f32x4(h[i], h[i + 4], 0xdd));
+#pragma GCC unroll 2
+	for (int i = 0; i < 2; i++)
+		p[i] = _mm512_add_ps(_mm512_shuffle_ps(q[i], q[i + 2], 0x44), _mm512_shuffle_ps(q[i], q[i + 2], 0xee));
+	return _mm512_add_ps(_mm512_shuffle_ps(p[0], p[1], 0x88), _mm512_shuffle_ps(p[0], p[1], 0xdd));
+}
+
+/* What is wanted when this tile is done, in memory of anyone or of no one. */
+static inline const char *there(const char *at, int64_t ld) { return (const char *)((uintptr_t)at + (uintptr_t)(ATT_COLS * ld)); }
+
+/* Row n < 8 from `at` on, by few registers. */
+#define ROW(at, n) ((at) + ((n) & 1 ? (n) == 1 ? ld : (n) == 3 ? ld3 : (n) == 5 ? ld5 : ld7 : (n) == 6 ? 2 * ld3 : (n) * ld))
+
+/* A row of q times ATT_COLS keys; what lies as far on is fetched, or not. */
+#define DOT(name, isa, in, product) \
+in void name##_row(bool fetch, int64_t bytes, const char *q, const char *k, int64_t ld, float *s) \
+{ \
+	int64_t ld3 = 3 * ld, ld5 = 5 * ld, ld7 = 7 * ld; \
+	for (int h = 0; h < ATT_COLS; h += 16, k += 16 * ld) { \
+		const char *a = k, *b = k + 8 * ld, *end = q + bytes, *a2 = there(a, ld), *b2 = there(b, ld); \
+		__m512 x[16]; \
+		_Pragma("GCC unroll 16") \
+		for (int n = 0; n < 16; n++) \
+			x[n] = _mm512_setzero_ps(); \
+		for (const char *c = q; c < end; c += 64, a += 64, b += 64, a2 += 64, b2 += 64) { \
+			__m512 y = _mm512_loadu_ps(c); \
+			_Pragma("GCC unroll 8") \
+			for (int n = 0; n < 8; n++) { \
+				x[AT(n)] = product(x[AT(n)], y, _mm512_loadu_ps(ROW(a, n))); \
+				x[AT(n + 8)] = product(x[AT(n + 8)], y, _mm512_loadu_ps(ROW(b, n))); \
+				if (fetch) { \
+					__builtin_prefetch(ROW(a2, n)); \
+					__builtin_prefetch(ROW(b2, n)); \
+				} \
+			} \
+		} \
+		_mm512_storeu_ps(s + h, sums(x)); \
+	} \
+} \
+isa static void name(int rows, int64_t bytes, const char *q, int64_t ldq, const char *k, int64_t ldk, float *s) \
+{ \
+	name##_row(true, bytes, q, k, ldk, s); \
+	for (int i = 1; i < rows; i++) \
+		name##_row(false, bytes, q + i * ldq, k, ldk, s + i * ATT_COLS); \
+}
+DOT(dot_bf16, TBF16, INBF16, PAIRS)
+DOT(dot_f32, T512, IN512, FLOATS)
+
+/* R rows of p times P panels of values: of each row of them a run of memory.  o: panels lie next bytes apart. */
+#define MIX_HEAD(R, P) \
+	__m512 x[R][P][2], none = _mm512_setzero_ps(); \
+	const char *next_v = there(v, ld); \
+	for (int i = 0; i < R; i++) \
+		for (int e = 0; e < P; e++) \
+			x[i][e][0] = x[i][e][1] = _mm512_setzero_ps();
+#define MIX_TAIL(R, P) \
+	for (int i = 0; i < R; i++) \
+		for (int e = 0; e < P; e++) \
+			for (int c = 0; c < 2; c++) \
+				none = _mm512_fmadd_ps(x[i][e][c], _mm512_setzero_ps(), none); \
+	if (_mm512_cmp_ps_mask(none, none, _CMP_UNORD_Q)) \
+		return false; \
+	for (int i = 0; i < R; i++) \
+		for (int e = 0; e < P; e++) \
+			for (int c = 0; c < 2; c++) { \
+				float *at = o + e * next + i * ATT_COLS + c * 16; \
+				_mm512_storeu_ps(at, _mm512_add_ps(_mm512_loadu_ps(at), x[i][e][c])); \
+			} \
+	return true;
+
+#define MIX_BF16(R, P) \
+TBF16 static bool mix_bf16_##R##_##P(const char *p, int64_t ldp, const char *v, int64_t ld, float *o, int64_t next) \
+{ \
+	__m512i low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0); \
+	__m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16)); \
+	MIX_HEAD(R, P) \
+	for (int j = 0; j < ATT_COLS; j += 2, v += 2 * ld, next_v += 2 * ld, p += 4) \
+		_Pragma("GCC unroll 4") \
+		for (int e = 0; e < P; e++) { \
+			const char *at = v + e * 64; \
+			__m512i a = _mm512_loadu_si512(at), b = _mm512_loadu_si512(at + ld); \
+			__m512i y0 = _mm512_permutex2var_epi16(a, low, b), y1 = _mm512_permutex2var_epi16(a, high, b); \
+			__builtin_prefetch(next_v + e * 64); \
+			__builtin_prefetch(next_v + ld + e * 64); \
+			_Pragma("GCC unroll 4") \
+			for (int i = 0; i < R; i++) { \
+				float pair; \
+				memcpy(&pair, p + i * ldp, 4); \
+				x[i][e][0] = PAIRS(x[i][e][0], K512(pair), y0); \
+				x[i][e][1] = PAIRS(x[i][e][1], K512(pair), y1); \
+			} \
+		} \
+	MIX_TAIL(R, P) \
+}
+#define MIX_F32(R, P) \
+T512 static bool mix_f32_##R##_##P(const char *p, int64_t ldp, const char *v, int64_t ld, float *o, int64_t next) \
+{ \
+	MIX_HEAD(R, P) \
+	for (int j = 0; j < ATT_COLS; j++, v += ld, next_v += ld, p += 4) \
+		_Pragma("GCC unroll 4") \
+		for (int e = 0; e < P; e++) { \
+			const char *at = v + e * 128; \
+			__m512 y0 = _mm512_loadu_ps(at), y1 = _mm512_loadu_ps(at + 64); \
+			__builtin_prefetch(next_v + e * 128); \
+			__builtin_prefetch(next_v + e * 128 + 64); \
+			_Pragma("GCC unroll 4") \
+			for (int i = 0; i < R; i++) { \
+				float one; \
+				memcpy(&one, p + i * ldp, 4); \
+				x[i][e][0] = FLOATS(x[i][e][0], K512(one), y0); \
+				x[i][e][1] = FLOATS(x[i][e][1], K512(one), y1); \
+			} \
+		} \
+	MIX_TAIL(R, P) \
+}
+#define MIXES(name, M) M(1, 1) M(1, 2) M(1, 4) M(2, 1) M(2, 2) M(2, 4) M(3, 1) M(3, 2) M(4, 1) M(4, 2) \
+static bool name(int rows, int panels, const char *p, int64_t ldp, const char *v, int64_t ld, float *o, int64_t next) \
+{ \
+	switch (rows * 8 + panels) { \
+	case 9: return name##_1_1(p, ldp, v, ld, o, next); \
+	case 10: return name##_1_2(p, ldp, v, ld, o, next); \
+	case 12: return name##_1_4(p, ldp, v, ld, o, next); \
+	case 17: return name##_2_1(p, ldp, v, ld, o, next); \
+	case 18: return name##_2_2(p, ldp, v, ld, o, next); \
+	case 20: return name##_2_4(p, ldp, v, ld, o, next); \
+	case 25: return name##_3_1(p, ldp, v, ld, o, next); \
+	case 26: return name##_3_2(p, ldp, v, ld, o, next); \
+	case 33: return name##_4_1(p, ldp, v, ld, o, next); \
+	default: return name##_4_2(p, ldp, v, ld, o, next); \
+	} \
+}
+MIXES(mix_bf16, MIX_BF16)
+MIXES(mix_f32, MIX_F32)
+
+const struct att_few att_few_bf16_512 = { dot_bf16, mix_bf16 }, att_few_f32_512 = { dot_f32, mix_f32 };
