@@ -128,12 +128,14 @@ static struct err *peer_failed(struct sym_ep *ep, int pe)
 	return strstr(why, "device ") == why ? ERR(ABORTED, "%s", why) : ERR(ABORTED, "device %d failed: %s", pe, why);
 }
 
-/* Did it fail the launch before this one, which went well here? */
-static bool failed_before(const struct sym_ep *ep, int pe)
+/* Of the launches with this PE, the last that it has closed, if it has failed that; else 0.  Those behind it may have gone well here, where nothing
+ * had to be waited for. */
+static uint64_t failed_last(const struct sym_ep *ep, int pe)
 {
-	uint64_t failed = atomic_load_explicit(&ep->chan[pe].ret->failed, memory_order_acquire);
+	const struct sym_ret *r = ep->chan[pe].ret;
+	uint64_t failed = atomic_load_explicit(&r->failed, memory_order_acquire);
 
-	return failed && failed + 1 == ep->chan[pe].epoch;
+	return failed == CHAN_LOAD(&r->closed) ? failed : 0;
 }
 
 static bool a_death(struct sym_world *w)
@@ -152,7 +154,7 @@ static struct err *hopeless(struct sym_ep *ep, int peer, uint32_t site, bool may
 	int gone = atomic_load_explicit(&w->gone, memory_order_acquire), life = gone ? atomic_load(&w->process[w->peer[peer].proc].life) : SYM_HERE;
 
 	TRY(ep_halted(ep));
-	if (life == SYM_LEFT && failed_before(ep, peer))
+	if (life == SYM_LEFT && failed_last(ep, peer))
 		return peer_failed(ep, peer);
 	return life != SYM_HERE && !may_go ? peer_gone(ep, peer, site) : NULL;
 }
@@ -270,6 +272,15 @@ double sym_waited(const struct sym_ep *ep)
 static struct err *peer_hopeless(struct sym_wait *w) { return hopeless(w->ep, w->peer, w->site, false); }
 static struct err *peer_late(struct sym_wait *w, double waited, bool fail) { return late(w->ep, w->peer, w->site, waited, fail); }
 
+/* After a death: has it failed what went well here?  Unless its user goes on at once, it comes no more.  Where that failed here, too, both users
+ * know, and what they launch then may begin late; but who has failed that as well has nothing to wait for. */
+static bool comes_no_more(struct sym_ep *ep, int pe)
+{
+	uint64_t its = failed_last(ep, pe), mine = ep->swap[pe].failed;
+
+	return its && (mine < its || mine == ep->chan[pe].epoch) && a_death(ep->world);
+}
+
 /* Is the peer somewhere else? */
 static struct err *peer_rested(struct sym_wait *w, double waited)
 {
@@ -281,8 +292,7 @@ static struct err *peer_rested(struct sym_wait *w, double waited)
 		ep_show_cpu(ep);
 	if (!waited)
 		return NULL;
-	/* Unless its user goes on at once, it comes no more. */
-	if (failed_before(ep, w->peer) && a_death(ep->world)) {
+	if (comes_no_more(ep, w->peer)) {
 		w->dead = w->dead ? w->dead : clock_s();
 		if (clock_s() - w->dead > ALONE_S)
 			return peer_failed(ep, w->peer);

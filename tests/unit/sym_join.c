@@ -270,7 +270,7 @@ static void last_words(void **state)
 	assert_null(conf_set("TRANSPORT", "auto"));
 }
 
-/* One that fails a launch which went well here is waited for in the next one: it says why it failed when it leaves, or if it stays when there was a death. */
+/* One that fails a launch which went well here, as those behind it did that had nothing to wait for, is waited for in the next one: it says why it failed when it leaves, or if it stays when there was a death. */
 static void last_words_before(void **state)
 {
 	static const char *const road[] = { "shm", "tcp" };
@@ -278,8 +278,8 @@ static void last_words_before(void **state)
 	struct side s[3];
 	struct sym_msg m;
 
-	for (size_t k = 0; k < 2 * NELEM(road); k++) {
-		assert_null(conf_set("TRANSPORT", road[k / 2]));
+	for (size_t k = 0; k < 4 * NELEM(road); k++) {
+		assert_null(conf_set("TRANSPORT", road[k / 4]));
 		join(s, 3, 1);
 		for (int i = 0; i < 2; i++) {
 			if (s[i].e)
@@ -288,6 +288,10 @@ static void last_words_before(void **state)
 		}
 		struct sym_ep *ep = sym_ep_of(s[0].w, 0);
 		sym_end(ep, NULL);
+		for (size_t behind = 0; behind < k / 2 % 2; behind++) {
+			sym_begin(ep, &(struct sym_launch){ .prog = 7, .name = "p", .peer = &peer[0], .npeer = 1 });
+			sym_end(ep, NULL);
+		}
 		struct err *why = ERR(UNAVAILABLE, "process 2 has died");
 		sym_quit(sym_ep_of(s[1].w, 1), why, NULL, NULL);
 		err_free(why);
@@ -301,17 +305,64 @@ static void last_words_before(void **state)
 		struct err *e = sym_recv(ep, 1, 1, SYM_LEND, &m);
 		sym_end(ep, e);
 		if (!e || strcmp(e->msg, "device 1 failed: process 2 has died"))
-			fail_msg("%s: %s", road[k / 2], e ? e->msg : "no error");
+			fail_msg("%s, %zu: %s", road[k / 4], k % 4, e ? e->msg : "no error");
 		err_free(e);
 		leave_all(s, 3);
 	}
 	assert_null(conf_set("TRANSPORT", "auto"));
 }
 
+enum { LONG_MS = 1400 };      /* more than the second after which who has failed is waited for no more */
+
+static void *late_by(void *user)
+{
+	struct sym_ep *ep = user;
+	const int peer = 0;
+
+	usleep(LONG_MS * 1000);
+	sym_begin(ep, &(struct sym_launch){ .prog = 8, .name = "q", .peer = &peer, .npeer = 1 });
+	struct err *e = sym_tell(ep, 0, 1, SYM_LEND, 0, 0);
+	sym_end(ep, e);
+	return e;
+}
+
+/* Two who have failed a launch by the death of a third go on, one of them late: it is waited for. */
+static void goes_on(void **state)
+{
+	const int peer[] = { 1, 0 };
+	struct side s[3];
+	struct sym_msg m;
+	pthread_t t;
+	void *its;
+
+	assert_null(conf_set("TRANSPORT", "shm"));
+	join(s, 3, 1);
+	for (int i = 0; i < 2; i++) {
+		if (s[i].e)
+			fail_msg("process %d: %s", i, s[i].e->msg);
+		sym_begin(sym_ep_of(s[i].w, i), &(struct sym_launch){ .prog = 7, .name = "p", .peer = &peer[i], .npeer = 1 });
+		sym_gone(s[i].w, 2, SYM_DEAD);
+	}
+	struct err *why = ERR(UNAVAILABLE, "process 2 has died");
+	for (int i = 0; i < 2; i++)
+		sym_quit(sym_ep_of(s[i].w, i), why, NULL, NULL);
+	err_free(why);
+	pthread_create(&t, NULL, late_by, sym_ep_of(s[1].w, 1));
+	struct sym_ep *ep = sym_ep_of(s[0].w, 0);
+	sym_begin(ep, &(struct sym_launch){ .prog = 8, .name = "q", .peer = &peer[0], .npeer = 1 });
+	struct err *e = sym_recv(ep, 1, 1, SYM_LEND, &m);
+	sym_end(ep, e);
+	pthread_join(t, &its);
+	if (e || its)
+		fail_msg("%s", e ? e->msg : ((struct err *)its)->msg);
+	leave_all(s, 3);
+	assert_null(conf_set("TRANSPORT", "auto"));
+}
+
 int main(void)
 {
 	const struct CMUnitTest t[] = { cmocka_unit_test(in_pieces), cmocka_unit_test(gives_up), cmocka_unit_test(unmet), cmocka_unit_test(leaves_first), cmocka_unit_test(goodbye), cmocka_unit_test(last_words),
-		cmocka_unit_test(last_words_before) };
+		cmocka_unit_test(last_words_before), cmocka_unit_test(goes_on) };
 
 	lies_to = about = -1;
 	setenv("UCX_LOG_LEVEL", "fatal", 0);   /* it says that the other side has gone */
