@@ -702,10 +702,21 @@ static void tell_why(struct sym_ep *ep, int pe)
 	tr->forget(ep->world, &left);     /* who leaves does not wait */
 }
 
+/* Of what is too long the beginning and the end: behind a traceback stands what it was. */
+static void why_set(struct sym_seat *seat, const char *msg)
+{
+	char some[sizeof seat->why];
+	size_t n = strlen(msg), half = (sizeof some - sizeof " .. ") / 2;
+
+	if (n >= sizeof some)
+		snprintf(some, sizeof some, "%.*s .. %s", (int)half, msg, msg + n - half);
+	text_set(seat->why, sizeof seat->why, n < sizeof some ? msg : some);
+}
+
 static void leave(struct sym_ep *ep, const struct err *why)
 {
 	if (why)
-		text_set(ep->seat->why, sizeof ep->seat->why, why->msg);
+		why_set(ep->seat, why->msg);
 	atomic_store_explicit(&ep->seat->status, 0, memory_order_relaxed);
 	for (int i = 0; i < ep->l.npeer; i++) {
 		int pe = ep->l.peer[i];

@@ -326,6 +326,38 @@ static void *late_by(void *user)
 	return e;
 }
 
+/* Of a long reason the beginning and the end arrive: where, and behind a traceback what it was. */
+static void long_words(void **state)
+{
+	static const char *const road[] = { "shm", "tcp" };
+	static const char first[] = "device 1 failed: train.py:7 custom_call: Traceback", last[] = "ValueError: no such file";
+	const int peer[] = { 1, 0 };
+	struct side s[2];
+	struct sym_msg m;
+
+	for (size_t k = 0; k < NELEM(road); k++) {
+		assert_null(conf_set("TRANSPORT", road[k]));
+		join(s, 2, 1);
+		for (int i = 0; i < 2; i++)
+			if (s[i].e)
+				fail_msg("process %d: %s", i, s[i].e->msg);
+		struct err *why = ERR(INTERNAL, "%s%01000d\n%s", first + strlen("device 1 failed: "), 0, last);
+		sym_begin(sym_ep_of(s[1].w, 1), &(struct sym_launch){ .prog = 7, .name = "p", .peer = &peer[1], .npeer = 1 });
+		sym_quit(sym_ep_of(s[1].w, 1), why, NULL, NULL);
+		err_free(why);
+		struct sym_ep *ep = sym_ep_of(s[0].w, 0);
+		sym_begin(ep, &(struct sym_launch){ .prog = 7, .name = "p", .peer = &peer[0], .npeer = 1 });
+		struct err *e = sym_recv(ep, 1, 1, SYM_LEND, &m);
+		sym_end(ep, e);
+		size_t n = e ? strlen(e->msg) : 0;
+		if (n < 300 || strncmp(e->msg, first, strlen(first)) || strcmp(e->msg + n - strlen(last), last))
+			fail_msg("%s: %s", road[k], e ? e->msg : "no error");
+		err_free(e);
+		leave_all(s, 2);
+	}
+	assert_null(conf_set("TRANSPORT", "auto"));
+}
+
 /* Two who have failed a launch by the death of a third go on, one of them late: it is waited for. */
 static void goes_on(void **state)
 {
@@ -362,7 +394,8 @@ static void goes_on(void **state)
 int main(void)
 {
 	const struct CMUnitTest t[] = { cmocka_unit_test(in_pieces), cmocka_unit_test(gives_up), cmocka_unit_test(unmet), cmocka_unit_test(leaves_first), cmocka_unit_test(goodbye), cmocka_unit_test(last_words),
-		cmocka_unit_test(last_words_before), cmocka_unit_test(goes_on) };
+		cmocka_unit_test(last_words_before), cmocka_unit_test(long_words),
+		cmocka_unit_test(goes_on) };
 
 	lies_to = about = -1;
 	setenv("UCX_LOG_LEVEL", "fatal", 0);   /* it says that the other side has gone */
