@@ -294,7 +294,7 @@ static bool refuse(size_t n) { return true; }
 /* Without memory: what does not go at once waits for what has gone before. */
 static void poor(struct pe *p)
 {
-	enum { N = 30, EACH = 40000 };
+	enum { N = 30, EACH = 40000, GET = 100 };      /* more of these under way than what the network keeps for questions */
 
 	for (int r = 0; r < p->n; r++)
 		if (!strcmp(sym_road(p->w, r), "ucx") || !strcmp(sym_road(p->w, r), "chaos") || strstr(shape_name, "chaos"))
@@ -315,7 +315,8 @@ static void poor(struct pe *p)
 		}
 	OK(sym_ctx_quiet(p->cx));
 	for (int r = 0; r < p->n; r++)
-		sym_ctx_get_nbi(p->cx, back + (size_t)r * EACH, m, ((size_t)p->me * N + N - 1) * EACH, EACH, r);
+		for (size_t at = 0; at < EACH; at += GET)
+			sym_ctx_get_nbi(p->cx, back + (size_t)r * EACH + at, m, ((size_t)p->me * N + N - 1) * EACH + at, GET, r);
 	OK(sym_ctx_quiet(p->cx));
 	mem_refuse(NULL);
 	OK(sym_team_barrier(p->all));
