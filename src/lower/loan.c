@@ -7,7 +7,7 @@
  * end of its block.
  *
  * A carry of a loop that goes round has no storage of its own:
- *   round  each turn hands on what the turn got: it is lent once, before the loop, and each turn reads it one link further away;
+ *   round  each turn hands on what the turn got, by its links once or several times: it is lent once, before the loop, and each turn reads it so many links further away;
  *   made   each turn hands on what it makes: that is in two halves that take turns, and the next turn reads the neighbour's.
  * A carry that a turn reads from the neighbour before it makes its own next value is in two halves in the same way (flow.c): what was
  * lent in the turn before must be back when its half is written, no sooner.
@@ -82,6 +82,17 @@ static struct loan *loan_new(struct lw *w, struct frame *f, const struct ir_fn *
 	return f->loan = l;
 }
 
+/* What y comes from, n permutes by the same links before it, *n at most; how many there are. */
+static ir_val before(const struct ir_fn *fn, ir_val y, int *n)
+{
+	const struct ir_op *first = ir_def(fn, y), *o = first;
+	int k = 0;
+	for (; k < *n && o && o->kind == IR_collective_permute && same_links(fn, first, o); k++, o = ir_def(fn, y))
+		y = whole(fn, ir_in(fn, o, y - o->out));
+	*n = k;
+	return y;
+}
+
 /* How carry x of a loop goes round: kind, y and z, which its permute makes and reads, and step, the op of the body behind which it goes on,
  * INT_MAX: its results.  What it was and what it becomes may be read at once only if both are lent (two). */
 static bool goes_round(const struct lw *w, const struct ir_loop *l, const struct ir_loop_operand *x, const ir_val *root, const int *last, struct loan *out)
@@ -94,9 +105,12 @@ static bool goes_round(const struct lw *w, const struct ir_loop *l, const struct
 		return false;
 	int at = (int)(o - g->op.p);
 	out->y = y;
-	out->z = whole(g, ir_in(g, o, y - o->out));
+	out->links = INT_MAX;
+	out->z = before(g, y, &out->links);
 	out->step = MAX(at, last[x->param]);
 	out->kind = out->z == x->param ? LOAN_round : LOAN_made;
+	if (out->kind == LOAN_made)
+		out->z = before(g, y, &(int){ out->links = 1 });
 	int again = 0;
 	for (size_t k = 0; k < g->result.n && out->step == INT_MAX; k++)
 		again += root[g->result.p[k]] == y;
@@ -162,8 +176,9 @@ static void plan_loop(struct lw *w, struct frame *f, int i)
 		n->z = is.z;
 		n->step = is.step;
 		n->two = is.two;
+		n->links = is.links;
 		if (is.kind == LOAN_round)
-			n->hops = l.trip >= 0 && l.trip < w->p->ndev - 1 ? (int)MAX(l.trip, 1) : w->p->ndev - 1;
+			n->hops = (int)MIN(l.trip >= 0 && l.trip < w->p->ndev ? MAX(l.trip, 1) * is.links : INT_MAX, w->p->ndev - 1);
 	}
 }
 
@@ -196,7 +211,7 @@ static void plan_once(struct lw *w, struct frame *f, const struct ir_op *o, uint
 {
 	ir_val y = o->out + k, x = ir_in(f->fn, o, k), v = whole(f->fn, x);
 	struct loan *l = f->lent[v];
-	if (f->last[y] > until(f, l ? l->x : x))
+	if (f->last[y] > until(f, x))
 		return;
 	if (!l || l->kind != LOAN_once || !same_links(f->fn, ir_def(f->fn, l->y), o)) {
 		l = loan_new(w, f, f->fn, y, LOAN_once, x, -1);
@@ -289,7 +304,8 @@ void lw_rings(struct lw *w, struct frame *f, int i, struct frame *body)
 	for (struct loan *l = f->loan; l; l = l->next)
 		if (l->kind > LOAN_all && l->loop == i) {
 			body->lent = body->lent ? body->lent : ARENA_NEW(w->tmp, struct loan *, body->fn->val.n);
-			body->lent[l->y] = l;
+			for (int k = 0; k < l->links; k++)
+				body->lent[before(body->fn, l->y, &(int){ k })] = l;
 			l->peer = body->ring;
 			body->ring = l;
 			if (l->kind == LOAN_made)            /* peers read it in the next turn */
@@ -383,9 +399,12 @@ struct place *lw_loan(struct lw *w, struct frame *f, int i, uint32_t k)
 	if (l->kind == LOAN_all)
 		return lend_all(w, f, l);
 	if (l->kind != LOAN_once) {
-		if (l->two)
-			next(w, l, 1, l->at, l->beyond);
-		return lw_place_reshape(w, l->two ? l->beyond : l->at, t->dtype, t->rank, t->dim);
+		struct place *to = o->out + k != l->y ? shown_at(w, l, t, false) : l->two ? l->beyond : NULL;
+		if (to) {
+			next(w, l, 1, l->from, to);
+			l->from = to;
+		}
+		return lw_place_reshape(w, to ? to : l->at, t->dtype, t->rank, t->dim);
 	}
 	struct place *a = f->at[ir_in(f->fn, o, k)];
 	if (!l->held) {
@@ -414,10 +433,10 @@ struct place *lw_ring_begin(struct lw *w, struct frame *f, struct loan *l, struc
 		lw_emit_copy(w, x, other);
 		x = other;
 	} else {
-		bool any = l->kind == LOAN_round && !l->two && lw_place_block(x) && ir_attended(w->tmp, w->m, l->fn, l->param);
+		bool any = l->kind == LOAN_round && !l->two && l->links == 1 && lw_place_block(x) && ir_attended(w->tmp, w->m, l->fn, l->param);
 		x = for_peers(w, any ? x : lw_dense(w, f, l->x));
 	}
-	l->at = shown_at(w, l, t, l->kind == LOAN_round && !l->two);
+	l->from = l->at = shown_at(w, l, t, l->kind == LOAN_round && !l->two);
 	if (!lw_place_dense(x))
 		l->at->stride = lw_place_like(w, x)->stride;
 	if (l->two)
@@ -451,7 +470,8 @@ static void go_round(struct lw *w, struct frame *b, struct loan *l)
 {
 	if (l->kind == LOAN_round) {
 		lw_loans_write(w, l->at->store);
-		next(w, l, !l->two, l->two ? l->beyond : l->at, l->at);
+		next(w, l, !l->two, l->from, l->at);
+		l->from = l->at;
 		return;
 	}
 	back(w, l);

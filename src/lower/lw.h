@@ -55,7 +55,9 @@ struct loan {
 	int loop, operand, step; /* op of the frame, its operand; op of the body behind which it goes on */
 	ir_val param, z;         /* of the body: the carry, what the permute reads */
 	bool two;                /* in a turn both what it was and what it becomes are read */
+	int links;               /* permutes a turn; made: 1 */
 	struct place *at, *half; /* what is shown; made: where z is */
+	struct place *from;      /* what is shown of it furthest away, so far in this turn */
 	struct place *beyond;    /* two: what it becomes is shown there */
 };
 

@@ -117,12 +117,12 @@ class Loops:
         self.names += 1
         return f"{kind}{self.names}"
 
-    def permute(self, f, x):
+    def permute(self, f, x, on=False):
         r, n = self.rng, self.devices
         pairs = [(i, (i + self.step) % n) for i in range(n)]
-        if r.random() < 0.4:
+        if not on and r.random() < 0.4:
             pairs = list(zip(range(n), r.sample(range(n), n)))
-        if r.random() < 0.15:
+        if not on and r.random() < 0.15:
             pairs = r.sample(pairs, r.randint(1, n))
         return f.op(f"collective_permute {x} pairs=[{words(p for pair in pairs for p in pair)}]", f.type[x])
 
@@ -190,7 +190,13 @@ class Loops:
             turns = "trip=-1 cond=@" + c.end(c.op(f"compare_lt {c.params[-1]}, " + c.op(f"constant data={1 << trip}", "i32[]"), "pred[]"))
         g = Fn(self.module, self.name("body"), ["i32[]"] + [self.t] * (ncarry + nconst) + ["i32[]"] * (nin + asks))
         old, counts = g.params[1:1 + ncarry + nconst], g.params[1 + ncarry + nconst:]
-        new = list(old)
+        new, on = list(old), {}
+        for k in range(ncarry):
+            if r.random() < 0.15:                        # goes on by one link or several
+                on[k] = old[k]
+                for _ in range(r.randint(1, 3)):
+                    on[k] = self.permute(g, on[k], on=True)
+                    new += [on[k]] * (r.random() < 0.5)
         for _ in range(r.randint(1, 6)):
             kind, x = r.random(), r.choice(new)
             if kind < 0.4:
@@ -209,7 +215,7 @@ class Loops:
                 new += self.loop(g, new, depth + 1)
             else:
                 new.append(self.mixed(g, x, r.choice(new)))
-        g.end(*[r.choice(new[ncarry:] or new) if r.random() < 0.8 else r.choice(new) for _ in range(ncarry)], *[g.op(f"add {x}, {x}", "i32[]") for x in counts * asks],
+        g.end(*[on[k] if k in on else r.choice(new[ncarry:] or new) if r.random() < 0.8 else r.choice(new) for k in range(ncarry)], *[g.op(f"add {x}, {x}", "i32[]") for x in counts * asks],
               *[r.choice(new) for _ in range(nout)])
         got = []
         for _ in range(r.choice([1, 1, 1, 2])):          # loops may share a body
