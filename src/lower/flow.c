@@ -344,6 +344,13 @@ struct err *lower_loop(struct lw *w, struct frame *f, int i)
 	q->block = sub_push(w, q->nblock, blk);
 	for (int k = 0; k < n; k++)
 		lw_store_touch(w, x[k].home->store);
+	for (int k = 0; k < n; k++)
+		if (x[k].ring && x[k].ring->own) {
+			ir_val v = o->out + (uint32_t)l.x[k].result;
+			struct place *p = f->target[v], *have = f->at[v];
+			f->at[v] = p && lw_free_at(w, f, i, p) ? p : lw_temp(w, have->dtype, have->rank, have->dim);
+			lw_emit_copy(w, have, f->at[v]);
+		}
 	lw_loans_over(w, f, i, &b);
 	return NULL;
 }

@@ -166,10 +166,16 @@ static void plan_loop(struct lw *w, struct frame *f, int i)
 		ir_val after = o->out + (uint32_t)x->result;
 		bool shown = false;                  /* another carry goes on with the same: that one shows it, this one has a copy */
 		for (const struct loan *y = f->loan; y; y = y->next)
-			shown |= y->kind > LOAN_all && y->loop == i && y->y == is.y;
-		if (shown || MAX(i, f->last[after]) > until(f, x->v))
+			for (int a = 0; y->kind > LOAN_all && y->loop == i && a < y->links; a++)
+				for (int b = 0; b < is.links; b++)
+					shown |= before(l.body, y->y, &(int){ a }) == before(l.body, is.y, &(int){ b });
+		int end = until(f, x->v);
+		if (shown || i > end)
 			continue;
-		struct loan *n = f->lent[after] = loan_new(w, f, l.body, is.y, is.kind, x->v, MAX(i, f->last[after]));
+		bool own = f->last[after] > end;     /* what comes of it is wanted for longer than it may be lent */
+		struct loan *n = loan_new(w, f, l.body, is.y, is.kind, x->v, own ? i : MAX(i, f->last[after]));
+		if (!(n->own = own))
+			f->lent[after] = n;
 		n->loop = i;
 		n->operand = k;
 		n->param = x->param;

@@ -56,6 +56,7 @@ struct loan {
 	ir_val param, z;         /* of the body: the carry, what the permute reads */
 	bool two;                /* in a turn both what it was and what it becomes are read */
 	int links;               /* permutes a turn; made: 1 */
+	bool own;                /* what the loop gives is copied behind it */
 	struct place *at, *half; /* what is shown; made: where z is */
 	struct place *from;      /* what is shown of it furthest away, so far in this turn */
 	struct place *beyond;    /* two: what it becomes is shown there */

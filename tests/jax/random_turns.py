@@ -192,8 +192,8 @@ class Loops:
         old, counts = g.params[1:1 + ncarry + nconst], g.params[1 + ncarry + nconst:]
         new, on = list(old), {}
         for k in range(ncarry):
-            if r.random() < 0.15:                        # goes on by one link or several
-                on[k] = old[k]
+            if r.random() < 0.15:                        # goes on by one link or several, perhaps behind a ring of its own
+                on[k] = r.choice(self.loop(g, [old[k]], depth + 1)) if depth < 2 and r.random() < 0.3 else old[k]
                 for _ in range(r.randint(1, 3)):
                     on[k] = self.permute(g, on[k], on=True)
                     new += [on[k]] * (r.random() < 0.5)

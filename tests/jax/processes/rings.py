@@ -207,6 +207,37 @@ def fewer_and_more_turns_than_devices():
 
 
 @case
+def several_links_a_turn():
+    """What is between is read, or not; a scan that is unrolled; a ring in each turn of another, which goes on with what that one ends with."""
+    x = spread(NUMBERS)
+    for t in sorted({1, 2, N}):
+        f = sharded(lambda x, t=t: lax.fori_loop(0, t, lambda i, c: (on(on(c[0])), c[1] + c[0] * (i + 1)), (x, x * 0)), outs=(P("x"), P("x")))
+        (k, o), moved = permuted(f, x)
+        same(k, turns_of(NUMBERS, 2 * t), what=f"{t} turns of two links")
+        same(o, sum(turns_of(NUMBERS, 2 * i) * (i + 1) for i in range(t)), what=f"sum of {t} turns of two links")
+        if t > 1:
+            nothing_copied(moved)
+        for links in (2, 3):
+            f = sharded(lambda x, t=t, links=links: lax.scan(lambda c, i: ((on(c[0]), c[1] + c[0] * (i + 1)), None), (x, x * 0), jnp.arange(t * links), unroll=links)[0][1])
+            o, moved = permuted(f, x)
+            same(o, sum(turns_of(NUMBERS, i) * (i + 1) for i in range(t * links)), what=f"{t * links} turns, unrolled by {links}")
+            if t > 1:
+                nothing_copied(moved)
+
+    def outer(c, _):
+        k, o = lax.fori_loop(0, 3, lambda i, c: (on(c[0]), c[1] * 2 + c[0]), c)
+        return (lax.ppermute(k, "x", [(i, (i - 1) % N) for i in range(N)]), o), None
+
+    o, moved = permuted(sharded(lambda x: lax.scan(outer, (x, x * 0), None, length=4)[0][1]), x)
+    want = NUMBERS * 0
+    for j in range(4):
+        for i in range(3):
+            want = want * 2 + turns_of(NUMBERS, 2 * j + i)
+    same(o, want, what="rings in a ring")
+    nothing_copied(moved)
+
+
+@case
 def turns_that_are_told_apart():
     """A cond that all turns but one decide alike is one still where somebody sees what that turn gives."""
     x = spread(NUMBERS)
