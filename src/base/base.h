@@ -189,6 +189,9 @@ void str_bytes(struct str *s, uint64_t n);                    /* "1.5 MB" of 10^
 void str_free(struct str *s);
 /* The candidate nearest to name by edit distance, or NULL if none is near. */
 const char *str_nearest(const char *name, const char *const *cand, size_t n);
+/* What somebody gave, as a message shows it: in one line, and of what is long the beginning and "..".  s itself if it is that already. */
+enum { STR_SHOWN = 200 };
+const char *str_shown(const char *s, char to[STR_SHOWN]);
 void str_words(struct str *s, const char *const *word, size_t n);      /* adds "a, b or c" */
 /* A progress line on a terminal: "what [#####    ] 45 %", kept on one line. */
 void str_progress(FILE *f, const char *what, double done);

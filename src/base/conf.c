@@ -154,6 +154,7 @@ static void read_env(void)
 		if (!eq)
 			continue;
 		int i = conf_find(name, (size_t)(eq - name));
+		char shown[STR_SHOWN];
 		int64_t num;
 		if (i < 0 && !foreign(name, (size_t)(eq - name))) {
 			char text[64];
@@ -164,7 +165,7 @@ static void read_env(void)
 		} else if (i >= 0 && !eq[1] && (conf_row[i].kind != KIND_STR || *conf_row[i].accepted)) {
 			continue;
 		} else if (i >= 0 && !conf_reads(&conf_row[i], eq + 1, &num)) {
-			complain("setting 'RONDO_%s' cannot be '%s', which is ignored: %s%s%s", conf_row[i].name, eq + 1, conf_row[i].accepted,
+			complain("setting 'RONDO_%s' cannot be '%s', which is ignored: %s%s%s", conf_row[i].name, str_shown(eq + 1, shown), conf_row[i].accepted,
 			        *conf_row[i].accepted ? "; " : "", conf_row[i].help);
 		} else if (i >= 0 && !conf_put(i, eq + 1, true)) {
 			mem_new(SIZE_MAX);
@@ -192,7 +193,7 @@ void conf_help(FILE *f)
 {
 	conf_init();
 	for (int i = 0; i < CONF_COUNT; i++)
-		fprintf(f, "  RONDO_%-16s %-16s %s\n", conf_row[i].name, *value[i].text ? value[i].text : "\"\"", conf_row[i].help);
+		fprintf(f, "  RONDO_%-16s %-16s %s%s%s\n", conf_row[i].name, *value[i].text ? value[i].text : "\"\"", conf_row[i].accepted, *conf_row[i].accepted ? "; " : "", conf_row[i].help);
 	fprintf(f, "\nand what is read before there are settings:\n");
 	for (size_t i = 0; i < NELEM(other); i++) {
 		char name[64];

@@ -11,7 +11,7 @@
 struct err *conf_set(const char *name, const char *text)
 {
 	conf_init();
-	char up[64];
+	char up[64], shown[STR_SHOWN];
 	size_t n = strlen(name);
 	if (n >= sizeof up)
 		return ERR(INVALID, "unknown setting 'RONDO_%s'", name);
@@ -24,19 +24,19 @@ struct err *conf_set(const char *name, const char *text)
 		return ERR(INVALID, "unknown setting 'RONDO_%s'%s%s%s", up, near ? ", did you mean 'RONDO_" : "", near ? near : "", near ? "'" : "");
 	}
 	if (!conf_reads(&conf_row[i], text, &num))
-		return ERR(INVALID, "setting 'RONDO_%s' cannot be '%s': %s%s%s", conf_row[i].name, text, conf_row[i].accepted, *conf_row[i].accepted ? "; " : "", conf_row[i].help);
+		return ERR(INVALID, "setting 'RONDO_%s' cannot be '%s': %s%s%s", conf_row[i].name, str_shown(text, shown), conf_row[i].accepted, *conf_row[i].accepted ? "; " : "", conf_row[i].help);
 	return conf_put(i, text, true) ? NULL : ERR(EXHAUSTED, "out of host memory: asked for %zu bytes", strlen(text) + 1);
 }
 
 void conf_useless(enum conf_id id, const char *fmt, ...)
 {
-	char text[512];
+	char text[512], shown[STR_SHOWN];
 	va_list ap;
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof text, fmt, ap);
 	va_end(ap);
 	bool first = !atomic_exchange(&conf_home()[id].useless, true);
-	log_line(first ? LOG_WARN : LOG_INFO, "setting 'RONDO_%s' is '%s': %s", conf_row[id].name, conf_str(id), text);
+	log_line(first ? LOG_WARN : LOG_INFO, "setting 'RONDO_%s' is '%s': %s", conf_row[id].name, str_shown(conf_str(id), shown), text);
 }
 
 bool conf_cache(struct str *s, bool make)

@@ -29,9 +29,10 @@ static struct err *read_all(struct str *s, const char *path, FILE *f)
 struct err *str_read_file(struct str *s, const char *path)
 {
 	struct stat st;
+	char shown[STR_SHOWN];
 	FILE *f = fopen(path, "rb");
 	if (!f)
-		return ERR(NOT_FOUND, "cannot open '%s': %s", path, strerror(errno));
+		return ERR(NOT_FOUND, "cannot open '%s': %s", str_shown(path, shown), strerror(errno));
 	if (!fstat(fileno(f), &st) && S_ISCHR(st.st_mode)) {
 		fclose(f);
 		return ERR(INVALID, "'%s' is a device, not a file", path);

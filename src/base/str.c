@@ -95,6 +95,18 @@ void str_words(struct str *s, const char *const *word, size_t n)
 		str_addf(s, "%s%s", !i ? "" : i + 1 < n ? ", " : " or ", word[i]);
 }
 
+const char *str_shown(const char *s, char to[STR_SHOWN])
+{
+	size_t n = strlen(s), keep = MIN(n, (size_t)STR_SHOWN - 3);
+
+	while (keep < n && keep && ((unsigned char)s[keep] & 0xc0) == 0x80)       /* within a letter of UTF-8 */
+		keep--;
+	for (size_t i = 0; i < keep; i++)
+		to[i] = (unsigned char)s[i] < ' ' || s[i] == 127 ? '?' : s[i];
+	memcpy(to + keep, keep < n ? ".." : "", keep < n ? 3 : 1);
+	return strcmp(s, to) ? to : s;
+}
+
 const char *str_nearest(const char *name, const char *const *cand, size_t n)
 {
 	const char *best = NULL;

@@ -389,6 +389,7 @@ struct err *plan_table_get(struct plan_table *t)
 {
 	const char *name = conf_str(CONF_TABLE);
 	bool named = *name && strcmp(name, "default");
+	char shown[STR_SHOWN];
 	struct err *no = NULL, *e;
 
 	*t = *plan_default();
@@ -407,8 +408,8 @@ struct err *plan_table_get(struct plan_table *t)
 		}
 		str_free(&path);
 	}
-	no = err_wrap(no, "setting 'RONDO_TABLE' cannot be '%s', not default nor a file that rondo info --table wrote", name);
-	e = err_wrap(plan_table_override(t, conf_str(CONF_COLL)), "setting 'RONDO_COLL' cannot be '%s'", conf_str(CONF_COLL));
+	no = err_wrap(no, "setting 'RONDO_TABLE' cannot be '%s', not default nor a file that rondo info --table wrote", str_shown(name, shown));
+	e = err_wrap(plan_table_override(t, conf_str(CONF_COLL)), "setting 'RONDO_COLL' cannot be '%s'", str_shown(conf_str(CONF_COLL), shown));
 	if (no)
 		err_free(e);
 	return no ? no : e;

@@ -48,7 +48,7 @@ static void refused(void **state)
 	static const char *const bad[] = { "abc", "-1", "99999999999999999999999", "2 ", " ", "0x", "\xff" };
 	static const char *const small[] = { "8", "1", "0.5", "1023K", "0.5M", "1048575" };
 	static const char *const nowhere[] = { "tcp://host", "tcp://host:", "tcp://:12", "tcp://host:0", "tcp://host:65536", "tcp://host:1x", "http://host:12" };
-	char out[4096], want[128];
+	char out[4096], want[128], much[10001] = "";
 
 	for (size_t i = 0; i < NELEM(row); i++) {
 		if (!strcmp(row[i].kind, "STR") && !*row[i].accepted)
@@ -59,6 +59,12 @@ static void refused(void **state)
 			if (st || strncmp(out, want, strlen(want)) || strchr(out, '\n') != out + strlen(out) - 1)
 				fail_msg("RONDO_%s='%s' gives %d and '%s'", row[i].name, bad[k], st, out);
 		}
+		memset(much, 'q', sizeof much - 1);      /* one line, of which what is accepted is a part, whatever there is */
+		much[0] = '\n';
+		assert_int_equal(begin(i, much, out, sizeof out), 0);
+		snprintf(want, sizeof want, "..', which is ignored: %s", row[i].accepted);
+		assert_non_null(strstr(out, want));
+		assert_ptr_equal(strchr(out, '\n'), out + strlen(out) - 1);
 		if (!strcmp(row[i].kind, "SIZE"))       /* a letter was forgotten */
 			for (size_t k = 0; k < NELEM(small); k++) {
 				snprintf(want, sizeof want, "rondo: setting 'RONDO_%s' cannot be '%s', which is ignored: %s; ", row[i].name, small[k], row[i].accepted);
