@@ -72,7 +72,7 @@ struct err *custom_run(struct frame *f, struct custom *x, char *const *ptr)
 	if (!t || atomic_load_explicit(&t->replaced, memory_order_relaxed))
 		atomic_store(&x->target, t = target_find(c->target));
 	if (!t)
-		return ERR(UNIMPLEMENTED, "custom call '%s' of program '%s' has no handler", c->target, f->x->name);
+		return ERR(UNIMPLEMENTED, "custom call '%s' of program '%s' has no handler: a JAX program has jaxlib's own, and those that jax.ffi.register_ffi_target registers for 'cpu' or 'rondo'", c->target, f->x->name);
 	struct rt_custom_call call = { c, f->pos, f->d, f->launch_id, f->by, (void *const *)ptr, (void *const *)ptr + c->nin };
 	/* Memory that the host cannot touch is copied there and back. */
 	void **tmp = NULL;

@@ -67,7 +67,7 @@ static struct err *take_memory(struct rt_exec *x, struct rt_device *d, struct pa
 	if (*zone ? (*zone)->bytes < x->zone : x->zone > 0) {
 		store_unref(*zone);
 		*zone = store_new(d, 0, x->zone);
-		struct err *e = store_alloc(*zone, "the program zone", -1);
+		struct err *e = store_alloc(*zone, "temporaries of programs", -1);
 		if (e) {
 			store_unref(*zone);
 			*zone = NULL;
@@ -148,7 +148,7 @@ static struct err *tried(struct rt_exec *x)
 			if (zone ? x->zone <= atomic_load(&d->zoned) : x->donor[r] >= 0 || x->resmem[r])
 				continue;
 			got[n] = store_new(d, 0, zone ? x->zone : (size_t)x->p->res[r].bytes);
-			e = store_alloc(got[n++], zone ? "the program zone" : x->what, (int)r);
+			e = store_alloc(got[n++], zone ? "temporaries of programs" : x->what, (int)r);
 			if (e && e->code == ERR_EXHAUSTED && got[n - 1])
 				e = short_of(x, r, e);
 		}

@@ -90,7 +90,7 @@ def told(request, tmp_path_factory):
 
 
 @pytest.mark.parametrize("name, of, words", [
-    ("temporaries", "product", r"program 'jit__lambda', whose largest temporaries are 2 of 268\.4 MB \(train\.py:\d+ sort\), 268\.4 MB \(train\.py:\d+ iota\), 268\.4 MB \(train\.py:LINE fused\): .*asked for \d+\.\d MB for the program zone.*a smaller batch, one part of it after the other \(jax\.lax\.map"),
+    ("temporaries", "product", r"program 'jit__lambda', whose largest temporaries are 2 of 268\.4 MB \(train\.py:\d+ sort\), 268\.4 MB \(train\.py:\d+ iota\), 268\.4 MB \(train\.py:LINE fused\): .*asked for \d+\.\d MB for temporaries of programs.*a smaller batch, one part of it after the other \(jax\.lax\.map"),
     ("result", "grows", r"program 'jit__lambda', result 0, made at train\.py:LINE \w+: .*asked for 268\.4 MB for program 'jit__lambda', result"),
     ("result_again", "grows", r"program 'jit__lambda', result 0, made at train\.py:LINE "),
     ("held", "held", r"program 'jit_sort', result 0, made at train\.py:LINE sort: .*largest live buffers: \d+ of 4\.2 MB \(program 'jit_sort', result 0\)"),

@@ -64,4 +64,5 @@ def test_sort_of_too_many():
 
 
 def test_custom_call_of_nobody():
-    assert refused(foreign, jnp.ones(4)).endswith("LINE custom_call: custom call 'nobody's' of program 'jit_foreign' has no handler")
+    assert refused(foreign, jnp.ones(4)).endswith("LINE custom_call: custom call 'nobody's' of program 'jit_foreign' has no handler: "
+                                                  "a JAX program has jaxlib's own, and those that jax.ffi.register_ffi_target registers for 'cpu' or 'rondo'")
