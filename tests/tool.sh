@@ -107,6 +107,10 @@ printf '#!/bin/sh\n' >"$dir/train"
 refuses "'low.mlir': a script's name ends in .py, a program must be executable, .* timeline .* .json" trace low.mlir
 refuses "'low.mlir': a script's name ends in .py, a program must be executable" explain low.mlir low.mlir
 refuses "'nothing': there is no such file" trace nothing
+echo '{ lambda ; a:f32[3]. let in (a,) }' >"$dir/words"
+for what in run opt explain; do refuses "words: this is neither StableHLO, .* nor a text of 'rondo opt'" $what words; done
+mkfifo "$dir/pipe"
+refuses "'pipe' is a pipe" opt pipe
 refuses "this is a script: its name must end in .py, or it must be executable" explain train
 refuses "no 'nosuch': it is one of all_reduce, .* or idle" bench coll --op nosuch
 refuses "'rondo opt --list' has them" opt -p nosuch "$PWD/tests/golden/tool/explain-screen.in"

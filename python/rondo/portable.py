@@ -8,10 +8,12 @@ import pathlib
 import sys
 
 
-def module_of(data):
-    """The bytecode or text of an export's program, else what is there; the platforms of an export."""
+def module_of(file):
+    """The program of a text, whose lines are those of the file unless it says others, or of an export; the platforms of an export."""
+    from jaxlib.mlir import ir
+    data = pathlib.Path(file).read_bytes()
     if b"func.func" in data:
-        return data.decode(), ()
+        return ir.Module.parseFile(file), ()
     from jax import export
     try:
         exported = export.deserialize(bytearray(data))
@@ -20,7 +22,7 @@ def module_of(data):
     for k, aval in enumerate(exported.in_avals):
         if not all(isinstance(n, int) for n in aval.shape):
             raise ValueError(f"argument {k} of this export is {aval}, of any size: export it with numbers")
-    return exported.mlir_module(), exported.platforms
+    return ir.Module.parse(exported.mlir_module()), exported.platforms
 
 
 def here(module, platforms):
@@ -45,21 +47,19 @@ def here(module, platforms):
     main.arg_attrs = ir.ArrayAttr.get([a for i, a in enumerate(attrs) if i != at])
 
 
-def portable(data, newest):
+def portable(file, newest):
     from jax._src.interpreters import mlir
     from jaxlib import _jax
-    from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import stablehlo
-    text, platforms = module_of(data)
     with mlir.make_ir_context():
-        module = ir.Module.parse(text)
+        module, platforms = module_of(file)
         here(module, platforms)
         return _jax.mlir.serialize_portable_artifact(mlir.module_to_bytecode(module), stablehlo.get_smaller_version(newest, stablehlo.get_current_version()), True)
 
 
 def main(newest, file):
     try:
-        sys.stdout.buffer.write(portable(pathlib.Path(file).read_bytes(), newest))
+        sys.stdout.buffer.write(portable(file, newest))
     except BaseException as e:  # noqa: BLE001  (whatever it is, the command tells it)
         sys.stdout.write(" ".join(f"{'' if isinstance(e, ValueError) else type(e).__name__ + ': '}{e}".split())[:500])
         sys.exit(1)

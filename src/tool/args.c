@@ -53,7 +53,7 @@ static bool executable(const char *path)
 bool args_runs(const char *file)
 {
 	const char *at = getenv("PATH");
-	bool found = args_ends(file, ".py") || executable(file);
+	bool found = !strcmp(file, "-m") || args_ends(file, ".py") || executable(file);
 	for (; at && *at && !found && !strchr(file, '/'); at += *at == ':') {
 		struct str s = {0};
 		size_t n = strcspn(at, ":");
@@ -65,6 +65,7 @@ bool args_runs(const char *file)
 	return found;
 }
 
+bool args_is_option(const struct command *c, const char *word) { return word[0] == '-' && word[1] && !(c->module && !strcmp(word, "-m")); }
 bool args_hands_on(const struct command *c, const char *file) { return c->nfile_max == -1 || (c->nfile_max == ARGS_SCRIPT && args_runs(file)); }
 
 struct err *args_parse(const struct command *c, int argc, char **argv, char **file, int *nfile)
@@ -77,7 +78,7 @@ struct err *args_parse(const struct command *c, int argc, char **argv, char **fi
 			over = true;
 			continue;
 		}
-		if (over || w[0] != '-' || !w[1]) {
+		if (over || !args_is_option(c, w)) {
 			if (*nfile == c->nfile_max)
 				return ERR(INVALID, "rondo %s does not know what to do with '%s'", c->name, w);
 			file[(*nfile)++] = w;

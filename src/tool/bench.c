@@ -20,7 +20,7 @@ static struct bench_coll_opts coll;
 
 static const struct opt opts[] = {
 	{"only", "WORD", "kern: rows whose name contains WORD", &only},
-	{"seconds", "S", "kern: least time spent on each row, in hundredths of a second (10)", &seconds},
+	{"seconds", "S", "kern: least time spent on each row (0.1)", &seconds},
 	{"cores", "N", "kern: cores that share each kernel's tiles (1); peak: cores at once (all)", &cores},
 	{"op", "LIST", "coll: some of them (all_reduce,all_reduce_place,permute,put_signal)", &coll.op},
 	{"algorithm", "LIST", "coll: some of them (slot,stage); auto: what the table chooses", &coll.algo},
@@ -305,7 +305,8 @@ static void peaks(int n)
 static struct err *run(char **file, int nfile, int *status)
 {
 	static const char *const kind[] = {"kern", "coll", "peak", "machine"};
-	int64_t hundredths = 10, n_core = 1;
+	double least = 0.1;
+	int64_t n_core = 1;
 	if (only && strcmp(file[0], "kern") != 0)
 		return ERR(INVALID, "option '--only' is of rondo bench kern, not of rondo bench %s", file[0]);
 	if (strcmp(file[0], "coll") == 0)
@@ -320,11 +321,11 @@ static struct err *run(char **file, int nfile, int *status)
 	}
 	if (strcmp(file[0], "kern") != 0)
 		return ERR(INVALID, "rondo bench has no '%s'%s; there are: kern, coll, peak, machine", file[0], args_hint(file[0], kind, NELEM(kind)));
-	TRY(arg_int("seconds", seconds, 0, 100000, &hundredths));
+	TRY(arg_real("seconds", seconds, &least));
 	TRY(arg_int("cores", cores, 1, BENCH_CORES, &n_core));
 	TRY(bench_kern_has(only));
 	const struct bench_peak p = measure();
-	return bench_kern(only, (double)hundredths / 100, (int)n_core, &p);
+	return bench_kern(only, least, (int)n_core, &p);
 }
 
 const struct command cmd_bench = {"bench", "kern|coll|peak|machine [options]", "time kernels, collectives, or what the machine can do at most; measure the machine table", opts, NELEM(opts), 1, 1, run, "kern coll peak machine"};

@@ -75,19 +75,41 @@ static void lead(struct str *how, const char *path, const char *name, const char
 	str_addf(how, "%s%s\n", fits ? "   " : "\n    ", what);
 }
 
+/* Can a file be made, or replaced, by one that is made beside it? */
+static struct err *writable(const char *path)
+{
+	struct stat st;
+	struct str s = {0};
+	struct err *e = NULL;
+	bool there = !stat(path, &st);
+	if (there && !S_ISREG(st.st_mode))
+		return S_ISDIR(st.st_mode) ? ERR(INVALID, "cannot write '%s': it is a folder", path) : NULL;
+	str_addf(&s, "%s.XXXXXX", path);
+	int fd = mkstemp(s.p);
+	if (fd < 0)
+		e = ERR(UNAVAILABLE, "cannot write beside '%s': %s", path, strerror(errno));
+	else {
+		close(fd);
+		unlink(s.p);
+	}
+	str_free(&s);
+	return e;
+}
+
 /* --- a program's file ------------------------------------------------------------------ */
 
 static struct err *shows(struct programs *p, const char *title, const char *how)
 {
-	if (html)
-		TRY(explain_html(html, p->x.p, p->x.n, title));
 	int around = ROUND;
 	for (const char *h = how; *h; h++)
 		around += *h == '\n';
 	explain_screen(p->x.p, p->x.n, title, screen_height(SCREEN) - around, screen_width(COLUMNS));
 	printf("\n%s", how);
-	if (html)
-		printf("%s is written, to be looked at\n", html);
+	if (!html)
+		return NULL;
+	fflush(stdout);
+	TRY(explain_html(html, p->x.p, p->x.n, title));
+	printf("%s is written, to be looked at\n", html);
 	return NULL;
 }
 
@@ -265,7 +287,7 @@ static struct err *script(struct programs *p, char **argv, int *status)
 		e = move(folder.p, to);
 		printf("\n");
 		if (!e)
-			e = of_folder(p, to, strrchr(argv[0], '/') ? strrchr(argv[0], '/') + 1 : argv[0]);
+			e = of_folder(p, to, !strcmp(argv[0], "-m") ? argv[1] : strrchr(argv[0], '/') ? strrchr(argv[0], '/') + 1 : argv[0]);
 	} else if (!e && !*status) {
 		e = script_nothing();
 	}
@@ -286,6 +308,8 @@ static struct err *explain(struct programs *p, char **file, int nfile, int *stat
 	struct stat st;
 	bool folder = nfile == 1 && !stat(file[0], &st) && S_ISDIR(st.st_mode), runs = nfile > 1 || (!folder && args_runs(file[0]));
 
+	if (html)                                 /* a script may take hours */
+		TRY(writable(html));
 	if (out && !runs)
 		return ERR(INVALID, "option '--out' is for scripts, which are run");
 	if (full && (runs || folder))
@@ -330,4 +354,4 @@ static struct err *run(char **file, int nfile, int *status)
 	return e;
 }
 
-const struct command cmd_explain = {"explain", "FILE | FOLDER | SCRIPT.py [args]", "say what a program costs and why, or those that a script runs (options before it)", opts, NELEM(opts), 1, ARGS_SCRIPT, run, NULL};
+const struct command cmd_explain = {"explain", "FILE | FOLDER | SCRIPT.py [args]", "say what a program costs and why, or those that a script, or -m MODULE, runs (options before it)", opts, NELEM(opts), 1, ARGS_SCRIPT, run, NULL, true};

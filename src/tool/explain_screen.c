@@ -76,7 +76,7 @@ static void row(const struct pass_cost *c, double all, int columns)
 	explain_share(&share, c);
 	int room = screen_row(columns, heat(percent), FIRST, "%6.1f  %9s %7.6g %9s", percent, c->sort == PASS_CALLS ? "?" : time_of(&t, c->ns), c->times, share.n ? share.p : "");
 	explain_what(&what, c, room);
-	room = screen_put(room, c->sort == PASS_MOVES ? INK_MOVE : INK_END, what.p);
+	room = screen_put_site(room, c->sort == PASS_MOVES ? INK_MOVE : INK_END, what.p);
 	const char *scope = c->site && c->site->scope ? c->site->scope : "", *inner = strchr(scope, '/'), *last = strrchr(scope, '/');
 	if (inner && last > inner && !strncmp(scope, "jit(", 4) && room > 6) {      /* without the jit around, and the op's name; its end tells most */
 		int n = (int)(last - ++inner), cut = MAX(n - (room - 2), 0) + (n > room - 2 ? 2 : 0);

@@ -84,7 +84,7 @@ static struct err *run(void *v)
 		name[i] = c->name;
 		if (strcmp(argv[1], c->name) != 0)
 			continue;
-		for (int k = 2; k < argc && (argv[k][0] == '-' || !args_hands_on(c, argv[k])); k++)
+		for (int k = 2; k < argc && (args_is_option(c, argv[k]) || !args_hands_on(c, argv[k])); k++)
 			if (strcmp(argv[k], "--help") == 0 || strcmp(argv[k], "-h") == 0) {
 				show(args_help, c);
 				return NULL;

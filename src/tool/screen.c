@@ -5,7 +5,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-enum { LEAST = 40, NARROW = 60 };
+enum { LEAST = 40, NARROW = 60, LEAST_FILE = 8 };       /* LEAST_FILE: letters of a file's name, at least */
 
 static int size(const char *name, int dflt, int least, bool rows)
 {
@@ -70,6 +70,27 @@ int screen_put(int room, enum ink ink, const char *text)
 	if (room > 0)
 		printf("%s%.*s%.*s%s", screen_ink(ink), k, text, n > room ? MIN(room, 2) : 0, "..", screen_ink(INK_END));
 	return room - n;
+}
+
+int screen_put_site(int room, enum ink ink, const char *text)
+{
+	const char *line = text;
+	while ((line = strchr(line, ':')) && !(line[1] >= '0' && line[1] <= '9'))
+		line++;
+	const char *file = line ? line : text;
+	while (file > text && file[-1] != ' ')
+		file--;
+	int over = (int)strlen(text) - room, keep = line ? (int)(line - file) - over - 2 : 0;
+	if (over <= 0 || !line || line - file < LEAST_FILE + 2)
+		return screen_put(room, ink, text);
+	keep = MAX(keep, LEAST_FILE);
+	while (keep && (file[keep] & 0xc0) == 0x80)
+		keep--;
+	struct str s = {0};
+	str_addf(&s, "%.*s..%s", (int)(file - text) + keep, text, line);
+	room = screen_put(room, ink, s.p);
+	str_free(&s);
+	return room;
 }
 
 int screen_row(int columns, enum ink ink, int first, const char *fmt, ...)

@@ -22,11 +22,13 @@ struct err *script_run(const char *command, const char *more, char **argv, const
 	ARR(char *) all = {0};
 	int st;
 
+	if (!strcmp(argv[0], "-m") && !argv[1])
+		return ERR(INVALID, "rondo %s -m needs the name of a module", command);
 	if (!args_runs(argv[0]) && access(argv[0], F_OK))
 		return ERR(NOT_FOUND, "cannot run '%s': there is no such file, and no such program in PATH", argv[0]);
 	if (!args_runs(argv[0]))
 		return ERR(INVALID, "rondo %s cannot run '%s': a script's name ends in .py, a program must be executable%s", command, argv[0], more);
-	if (args_ends(argv[0], ".py"))
+	if (args_ends(argv[0], ".py") || !strcmp(argv[0], "-m"))
 		arr_push(&all, (char *)script_python());
 	do
 		arr_push(&all, *argv);

@@ -2,12 +2,13 @@
 #include "tool.h"
 
 #include <ctype.h>
+#include <sys/stat.h>
 
 #include "../hlo/hlo.h"
 
 enum { MOST_DEVICES = 1 << 16 };
 
-enum form { BYTECODE, TEXT, PROG_TEXT, PROG_BINARY, TOLD, HLO_TEXT, OF_JAX, SCRIPT };
+enum form { BYTECODE, TEXT, PROG_TEXT, PROG_BINARY, TOLD, HLO_TEXT, OF_JAX, SCRIPT, NOTHING };
 
 static bool begins(const char *s, size_t n, const char *with) { return n >= strlen(with) && !memcmp(s, with, strlen(with)); }
 
@@ -37,7 +38,9 @@ static enum form form_of(const struct str *s)
 		return PROG_TEXT;
 	if (begins(s->p + i, s->n - i, "HloModule"))
 		return HLO_TEXT;
-	return memchr(s->p, '\0', s->n) || memmem(s->p, s->n, "func.func", 9) ? OF_JAX : TEXT;
+	if (memchr(s->p, '\0', s->n) || memmem(s->p, s->n, "func.func", 9))
+		return OF_JAX;
+	return begins(s->p + i, s->n - i, "module") || begins(s->p + i, s->n - i, "mesh") || begins(s->p + i, s->n - i, "fn") ? TEXT : NOTHING;
 }
 
 static struct err *of_jax(const char *path, struct ir_module **out)
@@ -61,10 +64,11 @@ static struct err *read_module(const char *path, const struct str *s, struct ir_
 {
 	switch (form_of(s)) {
 	case BYTECODE: return hlo_read(s->p, s->n, out);
-	case TEXT:
-		if (strlen(path) > 3 && !strcmp(path + strlen(path) - 3, ".py"))
+	case TEXT: return ir_parse(s->p, s->n, out);
+	case NOTHING:
+		if (args_ends(path, ".py"))
 			return ERR(INVALID, "this is a Python script: 'rondo explain' runs it and shows what it compiled, lowered.as_text() in it writes what is read here");
-		return ir_parse(s->p, s->n, out);
+		return ERR(INVALID, "this is neither StableHLO, as lowered.as_text() writes it or as bytecode, nor what jax.export serializes, nor a text of 'rondo opt'");
 	case OF_JAX: return of_jax(path, out);
 	case HLO_TEXT: return ERR(INVALID, "this is HLO; what is read is StableHLO: lowered.as_text() writes it");
 	case SCRIPT: return ERR(INVALID, "this is a script: its name must end in .py, or it must be executable, for 'rondo explain' to run it");
@@ -75,6 +79,9 @@ static struct err *read_module(const char *path, const struct str *s, struct ir_
 
 static struct err *contents(const char *path, struct str *s)
 {
+	struct stat st;
+	if (!stat(path, &st) && (S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode)))         /* it is read more than once, and by others */
+		return ERR(INVALID, "'%s' is a pipe: what comes through it must be in a file", path);
 	TRY(str_read_file(s, path));
 	return skipped(s) < s->n || begins(s->p, s->n, "#!") ? NULL : ERR(INVALID, "'%s' is empty", path);
 }

@@ -24,6 +24,7 @@ struct command {
 	int nfile_min, nfile_max;      /* nfile_max -1: options end at the first file, all that follows is handed on; ARGS_SCRIPT: they do if that is run */
 	struct err *(*run)(char **file, int nfile, int *status);
 	const char *words;             /* what the first FILE can be, if it is one of some words */
+	bool module;                   /* "-m MODULE" is a script, too */
 };
 /* All of them, in the order of the help; NULL behind the last.  main sets it. */
 extern const struct command *const *commands;
@@ -31,6 +32,7 @@ extern const struct command cmd_info, cmd_doctor, cmd_opt, cmd_run, cmd_explain,
 
 enum { ARGS_SCRIPT = -2 };
 bool args_runs(const char *file);      /* is it a script (.py), or a program, also one in PATH? */
+bool args_is_option(const struct command *c, const char *word);
 bool args_hands_on(const struct command *c, const char *file);       /* is what follows that first file handed on? */
 bool args_ends(const char *s, const char *with);
 struct err *args_parse(const struct command *c, int argc, char **argv, char **file, int *nfile);   /* file: room for argc + 1; NULL behind the last */
@@ -78,6 +80,8 @@ int screen_height(int dflt);
 enum ink { INK_END, INK_HEAD, INK_DIM, INK_HOT, INK_WARM, INK_MOVE };
 const char *screen_ink(enum ink ink);  /* "" unless standard output is a terminal with colours (NO_COLOR: without) */
 int screen_put(int room, enum ink ink, const char *text);       /* text, cut with ".." to what is left of the columns; what is left then, < 0: nothing */
+/* The same of a text with a line in it, "train.py:6 dot": where there is no room, the name of the file is cut first. */
+int screen_put_site(int room, enum ink ink, const char *text);
 /* What a row of a table begins with, numbers of fixed widths and two blanks: on a narrow terminal its first letters alone.  What is left of the columns. */
 int screen_row(int columns, enum ink ink, int first, const char *fmt, ...) PRINTF(4, 5);
 

@@ -113,6 +113,6 @@ no:
 }
 
 const struct command cmd_trace = {
-	.name = "trace", .args = "[options] SCRIPT.py [its arguments]", .help = "runs a script (or any program, or reads a timeline), says where the time of its steps went",
-	.opt = opts, .nopt = NELEM(opts), .nfile_min = 1, .nfile_max = -1, .run = run,
+	.name = "trace", .args = "[options] SCRIPT.py [its arguments]", .help = "runs a script (or -m MODULE, or any program, or reads a timeline), says where the time of its steps went",
+	.opt = opts, .nopt = NELEM(opts), .nfile_min = 1, .nfile_max = -1, .run = run, .module = true,
 };

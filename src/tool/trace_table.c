@@ -207,7 +207,7 @@ static void print(const struct row *r, double n, double step, int columns, doubl
 	if (r->limit > 0)
 		snprintf(share, sizeof share, "%.0f %%", MIN(100 * r->limit / r->us, 999));
 	int room = screen_row(columns, INK_END, FIRST, "%9.3f %6.1f %7.4g %9s", ms / n / 1e3, 100 * ms / n / step, r->times / n, share);
-	room = screen_put(room, INK_END, r->name) - 2;
+	room = screen_put_site(room, INK_END, r->name) - 2;
 	if (scope && room > 10)                   /* its end tells most */
 		printf("  %s%s", scope <= room ? "" : "..", r->scope + (scope > room ? scope - (room - 2) : 0));
 	printf("\n");
@@ -218,6 +218,8 @@ static void list(struct rows *t, int (*order)(const void *, const void *), const
 	int columns = screen_width(100);
 
 	qsort(t->r.p, t->r.n, sizeof *t->r.p, order);
+	if (!t->r.n || (order == by_distance && !(over(&t->r.p[0]) > 0)))
+		return;
 	head(title, columns);
 	screen_put(screen_row(columns, INK_END, FIRST, "%9s %6s %7s %9s", "ms", "%", "times", "of limit"), INK_END, what);
 	printf("\n");
@@ -267,7 +269,8 @@ static void summary(struct table *t, double n, double step)
 			lane[k] += t->dev.p[i].lane[k] / n;
 	for (int k = COMPUTE; k < BESIDE; k++)
 		all += lane[k];
-	printf("%s: %.0f steps on %zu device%s, %.3f ms each\n", t->program, n / (double)t->dev.n, t->dev.n, t->dev.n > 1 ? "s" : "", step / 1e3);
+	double steps = n / (double)t->dev.n;
+	printf("%s: %.0f step%s on %zu device%s, %.3f ms%s\n", t->program, steps, steps > 1 ? "s" : "", t->dev.n, t->dev.n > 1 ? "s" : "", step / 1e3, steps > 1 ? " each" : "");
 	if (t->step.n) {
 		qsort(t->step.p, t->step.n, sizeof *t->step.p, by_value);
 		printf("from %.3f to %.3f ms, half of them below %.3f\n", t->step.p[0] / 1e3, t->step.p[t->step.n - 1] / 1e3, t->step.p[t->step.n / 2] / 1e3);
@@ -297,8 +300,7 @@ struct err *trace_table(char *const *file, size_t nfile, int64_t top)
 	if (!e) {
 		double step = span / n;
 		summary(&t, n, step);
-		if (t.line.r.n)
-			list(&t.line, by_time, "exposed communication of a step, by line", "line", n, step, top);
+		list(&t.line, by_time, "exposed communication of a step, by line", "line", n, step, top);
 		list(&t.op, by_time, "operations of a step, by time", "operation, line, scope", n, step, top);
 		list(&t.op, by_distance, "operations of a step, by time beyond the limit of the machine table", "operation, line, scope", n, step, top);
 	}

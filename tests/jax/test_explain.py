@@ -181,6 +181,17 @@ def test_several_processes(rondo, tmp_path):
     assert re.search(r"^jit_step on 2 devices: 6 launches of ", out, re.M) and "jit_step.2" not in out, out
 
 
+def test_module(rondo, tmp_path):
+    """As Python runs one: its arguments are its own."""
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "__main__.py").write_text("import sys, jax; jax.numpy.ones(3) + 1; print('the own', sys.argv[1:])")
+    code, out, err = call(rondo, tmp_path, "explain", "--html", "x.html", "-m", "pkg", "--help")
+    assert code == 0 and out.startswith("the own ['--help']\n\npkg: ") and (tmp_path / "x.html").exists(), (out, err)
+    code, out, err = call(rondo, tmp_path, "trace", "-m", "pkg", "-x")
+    assert code == 0 and out.startswith("the own ['-x']\n\njit_"), (out, err)
+    assert "needs the name of a module" in call(rondo, tmp_path, "explain", "-m")[2]
+
+
 @pytest.mark.parametrize("script, code, words", [
     ("print('nothing')", 2, "the program has run nothing on Rondo"),
     ("raise SystemExit(3)", 3, ""),
@@ -209,9 +220,9 @@ def test_what_jax_writes(rondo, tmp_path):
         (tmp_path / name).write_text(text)
     for name, data in (("f.export", export.export(f)(*args).serialize()), ("any.export", any_.serialize()), ("junk.bin", b"\0" * 64)):
         (tmp_path / name).write_bytes(data)
-    for name, line in (("plain.mlir", None), ("debug.mlir", r"test_explain\.py:\d+"), ("f.export", r"test_explain\.py:\d+"), (dumped, r"dump\.py:2")):
+    for name, line in (("plain.mlir", r"plain\.mlir:\d+"), ("debug.mlir", r"test_explain\.py:\d+"), ("f.export", r"test_explain\.py:\d+"), (dumped, r"dump\.py:2")):
         code, out, err = call(rondo, tmp_path, "explain", name)
-        assert code == 0 and re.search(rf"{line or '-:.'} dot f32\[16,32\]", out), (name, out, err)
+        assert code == 0 and re.search(rf"{line} dot f32\[16,32\]", out), (name, out, err)
     for command in (["opt", "f.export"], ["run", "--quiet", "plain.mlir"]):
         code, out, err = call(rondo, tmp_path, *command)
         assert code == 0 and ("dot" in out) == (command[0] == "opt"), (command, out, err)
@@ -246,7 +257,7 @@ def test_cannot(ran, tmp_path):
     (tmp_path / "cut.why").write_bytes(bytes(changed[:32] + b"\xff" * 32 + changed[64:]))
     assert call(rondo, tmp_path, "explain", "cut.why")[0] == 2
     for args, words in ((["--full", "rondo-explain"], "for one program"), (["--hosts", "2", "rondo-explain"], "'--hosts'"), (["--out", "x", "rondo-explain"], "'--out'"),
-                        (["--tier", "ref", "rondo-explain/jit_step.why"], "'--tier'"), (["--html", "/nowhere/x.html", "rondo-explain"], "/nowhere/x.html"), (["."], "has nothing in it that RONDO_EXPLAIN has written"),
+                        (["--tier", "ref", "rondo-explain/jit_step.why"], "'--tier'"), (["--html", "/nowhere/x.html", "rondo-explain"], "/nowhere/x.html"), (["--html", "/nowhere/x.html", "train.py"], "/nowhere/x.html"), (["--html", ".", "train.py"], "'.': it is a folder"), (["."], "has nothing in it that RONDO_EXPLAIN has written"),
                         (["--out", "train.py", "train.py"], "'train.py': it is no folder")):
         code, out, err = call(rondo, where, "explain", *args)
         assert code == 2 and words in err and not out, (args, err)
