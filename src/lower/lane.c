@@ -17,41 +17,20 @@ double lower_op_time(const struct plan_table *t, const struct ir_module *m, cons
 	return plan_time(t, &(struct plan_work){ c.flops, c.adds, c.bytes, c.ops }, PLAN_gen);
 }
 
-static bool far(const struct plan_on *p, const int64_t *pair) { return p->host && p->host[pair[0]] != p->host[pair[1]]; }
-
-/* Permutes that go into one host from others; none: between two devices of one. */
-static struct plan_group across(const struct plan_on *p, const int64_t *pair, int n)
-{
-	int most = 0, hosts = 0;
-	for (int k = 0; k < n; k += 2)
-		hosts = far(p, pair + k) ? MAX(hosts, p->host[pair[k + 1]] + 1) : hosts;
-	int *into = mem_alloc(sizeof *into * (size_t)(hosts + 1));
-	for (int k = 0; k < n; k += 2)
-		if (far(p, pair + k)) {
-			int come = ++into[p->host[pair[k + 1]]];
-			most = MAX(most, come);
-		}
-	mem_free(into);
-	return most ? (struct plan_group){ 2, 2, most, 0 } : (struct plan_group){ 2, 1, 2, 0 };
-}
-
-/* Of a collective other than a permute: the groups it is within. */
+/* The groups a collective is within. */
 static struct plan_group within(const struct plan_on *p, const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o)
 {
+	int n;
+	const int64_t *pair = o->kind == IR_collective_permute ? ir_attrs(fn, o, AT_pairs, &n) : NULL;
+	if (pair)
+		return plan_pairs_of(p, n / 2, pair);
 	const struct ir_group_info *i = ir_has_attr(o->kind, AT_group) ? &m->group.p[ir_attr(fn, o, AT_group)] : NULL;
 	return i && i->nrow ? plan_groups_of(p, i->nrow, i->ncol, i->id) : (struct plan_group){ MAX(p->ndev, 2), 1, MAX(p->ndev, 2), 0 };
 }
 
 bool lower_between_hosts(const struct plan_on *p, const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o)
 {
-	bool yes = false;
-	int n;
-	if (o->kind != IR_collective_permute)
-		return within(p, m, fn, o).hosts > 1;
-	const int64_t *pair = ir_attrs(fn, o, AT_pairs, &n);
-	for (int k = 0; k < n && !yes; k += 2)
-		yes = far(p, pair + k);
-	return yes;
+	return within(p, m, fn, o).hosts > 1;
 }
 
 double lower_coll_time(const struct plan_on *p, const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o)
@@ -61,14 +40,12 @@ double lower_coll_time(const struct plan_on *p, const struct ir_module *m, const
 		in += (double)ir_vtype(m, fn, ir_in(fn, o, k))->bytes;
 		out += (double)ir_vtype(m, fn, o->out + k)->bytes;
 	}
-	int n = 0;
-	const int64_t *pair = o->kind == IR_collective_permute ? ir_attrs(fn, o, AT_pairs, &n) : NULL;
 	struct plan_group g = within(p, m, fn, o);
 	switch ((enum ir_kind)o->kind) {
 	case IR_all_reduce: return plan_sum_time(p, g, in);
 	case IR_reduce_scatter: return plan_move_time(p, COLL_reduce_scatter, g, out);
 	case IR_all_gather: return plan_move_time(p, COLL_all_gather, g, out);
-	case IR_collective_permute: return plan_move_time(p, COLL_permute, across(p, pair, n), in);
+	case IR_collective_permute: return plan_move_time(p, COLL_permute, g, in);
 	case IR_ragged_all_to_all: return plan_move_time(p, COLL_all_to_all, g, MIN(in, out));
 	default: return plan_move_time(p, COLL_all_to_all, g, out);
 	}

@@ -46,21 +46,17 @@ static bool find_own(struct look *l)
 
 /* --- does it pay? --------------------------------------------------------------------------- */
 
-/* Devices that exchange halves at the same time, of all rows of the group: how many of them go into one host from others. */
+/* Devices that exchange halves at the same time, of all rows of the group. */
 static struct plan_group pairs(const struct look *l)
 {
 	const struct ir_group_info *g = l->g;
-	const int *host = l->o->plan.host;
-	int n = g->nrow * g->ncol, hosts = 1, most = 0;
-	for (int k = 0; k < n && host; k++)
-		hosts = MAX(hosts, host[g->id[k]] + 1);
-	int *into = ARENA_NEW(l->a, int, hosts);
-	for (int k = 0; k < n && host; k++) {
-		int64_t other = g->id[k / g->ncol * g->ncol + g->ncol - 1 - k % g->ncol];
-		int goes = into[host[g->id[k]]] += host[g->id[k]] != host[other];
-		most = MAX(most, goes);
+	int n = g->nrow * g->ncol;
+	int64_t *pair = ARENA_NEW(l->a, int64_t, 2 * n);
+	for (int k = 0; k < n; k++) {
+		pair[2 * k] = g->id[k / g->ncol * g->ncol + g->ncol - 1 - k % g->ncol];
+		pair[2 * k + 1] = g->id[k];
 	}
-	return most ? (struct plan_group){ 2, 2, most, 0 } : (struct plan_group){ 2, 1, 2, 0 };
+	return plan_pairs_of(&l->o->plan, n, pair);
 }
 
 /* Nanoseconds for half of v to go over, and to be put beside the other. */

@@ -88,9 +88,9 @@ static void add(const struct pass_opts *o, const struct heads *t, struct plan_gr
 {
 	if (way < TRADED)
 		return;
-	double into = t->d * bytes * (t->h - 1) / (way == TRADED ? t->h : 1);
+	double into = bytes * (t->h - 1) / (way == TRADED ? t->h : 1);
 	s->ns += plan_move_time(&o->plan, way == TRADED ? COLL_all_to_all : COLL_all_gather, g, into) + plan_part_time(o->plan.table, DT_f32, 0, 2 * bytes);
-	s->bytes += into;
+	s->bytes += (1 + g.beside) * into;
 }
 
 static struct sum takes(const struct pass_opts *o, const struct ir_module *m, const struct heads *t)

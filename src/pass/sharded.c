@@ -341,7 +341,7 @@ static double per_run(const struct told *t, const struct trip *q, enum coll_algo
 	} else {
 		int nid;
 		const int64_t *id = ir_attrs(q->fn, q->o, AT_pairs, &nid);
-		n = plan_groups_of(p, nid / 2, 2, id);
+		n = plan_pairs_of(p, nid / 2, id);
 	}
 	double all = (double)ir_vtype(t->m, q->fn, k == COLL_reduce_scatter ? q->o->out : ir_in(q->fn, q->o, 0))->bytes;
 	if (q->lent) {                   /* the waits alone */

@@ -113,7 +113,7 @@ uint64_t plan_hash(const struct plan_on *p, int npos)
 
 static struct plan_group row_of(const struct plan_on *p, int n, const int64_t *pos)
 {
-	struct plan_group g = { n, 0, 0, 0 };
+	struct plan_group g = { .n = n };
 	int host[COLL_ROW], members = 0;
 
 	for (int i = 0; i < n; i++) {
@@ -133,6 +133,40 @@ static struct plan_group row_of(const struct plan_on *p, int n, const int64_t *p
 	return g;
 }
 
+/* Hosts are below this number. */
+static int hosts_below(const struct plan_on *p, int n, const int64_t *pos)
+{
+	int hosts = 0;
+	for (int i = 0; i < n && p->host; i++)
+		hosts = pos[i] >= 0 ? MAX(hosts, p->host[pos[i]] + 1) : hosts;
+	return hosts;
+}
+
+/* Has a row members on this host, and on others? */
+static bool crosses(const struct plan_on *p, int n, const int64_t *pos, int host)
+{
+	int in = 0, out = 0;
+	for (int i = 0; i < n; i++) {
+		in += pos[i] >= 0 && p->host[pos[i]] == host;
+		out += pos[i] >= 0 && p->host[pos[i]] != host;
+	}
+	return in && out;
+}
+
+/* Rows that go over the link of one host, that of most. */
+static int over_link(const struct plan_on *p, int rows, int n, const int64_t *pos)
+{
+	int most = 0;
+
+	for (int h = hosts_below(p, rows * n, pos) - 1; h >= 0; h--) {
+		int over = 0;
+		for (int r = 0; r < rows; r++)
+			over += crosses(p, n, pos + (size_t)r * (size_t)n, h);
+		most = MAX(most, over);
+	}
+	return most;
+}
+
 struct plan_group plan_groups_of(const struct plan_on *p, int rows, int n, const int64_t *pos)
 {
 	struct plan_group most = { n, 1, n, 0 };
@@ -142,7 +176,20 @@ struct plan_group plan_groups_of(const struct plan_on *p, int rows, int n, const
 		if (g.hosts > most.hosts || (g.hosts == most.hosts && g.hosts > 1 && g.most > most.most))
 			most = g;
 	}
+	most.beside = most.hosts > 1 ? over_link(p, rows, n, pos) - 1 : 0;
 	return most;
+}
+
+struct plan_group plan_pairs_of(const struct plan_on *p, int n, const int64_t *pair)
+{
+	int most = 0;
+	for (int h = hosts_below(p, 2 * n, pair) - 1; h >= 0; h--) {
+		int come = 0;
+		for (int k = 0; k < n; k++)
+			come += p->host[pair[2 * k]] != h && p->host[pair[2 * k + 1]] == h;
+		most = MAX(most, come);
+	}
+	return most ? (struct plan_group){ 2, 2, 1, 0, most - 1 } : (struct plan_group){ 2, 1, 2, 0 };
 }
 
 /* Bytes that come into a device of n: in one step, each from who has them. */
@@ -157,7 +204,7 @@ static double into_device(enum coll_kind k, double n, double b)
 }
 
 /* Bytes that come into the host that has most members, from others: each to who asks for it; or, by levels, each once, and sums as they climb
- * from host to host. */
+ * from host to host.  Of one group of those that share its link. */
 static double into_host(enum coll_kind k, struct plan_group g, double b, bool levels)
 {
 	double n = g.n, m = g.most;
@@ -186,7 +233,7 @@ static double straight(const struct plan_table *t, enum coll_kind k, struct plan
 	if (k == COLL_permute && g.hosts > 1)
 		ns = 0;
 	if (g.hosts > 1)
-		ns += r[PLAN_far_wait] * waits(k, g.hosts) + r[PLAN_far_byte] * into_host(k, g, b, g.levels >> k & 1);
+		ns += r[PLAN_far_wait] * waits(k, g.hosts) + r[PLAN_far_byte] * (1 + g.beside) * into_host(k, g, b, g.levels >> k & 1);
 	return near > 1 || g.hosts > 1 ? ns : 0;
 }
 
@@ -203,12 +250,12 @@ enum coll_algo plan_coll_algo(const struct plan_on *p, enum coll_kind k, struct 
 	return prog_rule_pick(of(p->table)->rule[topo_of(p, k, g)][k], (int64_t)MIN(bytes, 9e18));
 }
 
-/* A curve holds for as many members as were measured: what it takes without data grows with the lines that each waits for, the rest with the
- * bytes that come in. */
+/* A curve holds for as many members as were measured, in one group: what it takes without data grows with the lines that each waits for, the rest with the
+ * bytes that come in, and between hosts with the groups that share a link. */
 static double scaled(const struct plan_table *t, enum coll_topo topo, enum coll_kind k, enum coll_algo a, struct plan_group g, double b)
 {
 	double ns = plan_curve(t, topo, k, a, b), start = MIN(plan_curve(t, topo, k, a, 0), ns), n0 = MAX(t->members[topo], 2), moved = into_device(k, n0, 1);
-	return start * waits(k, g.n) / waits(k, n0) + (moved > 0 ? (ns - start) * into_device(k, g.n, 1) / moved : ns - start);
+	return start * waits(k, g.n) / waits(k, n0) + (1 + g.beside) * (ns - start) * (moved > 0 ? into_device(k, g.n, 1) / moved : 1);
 }
 
 double plan_coll_bytes(enum coll_kind k, int n, double bytes) { return n > 1 ? into_device(k, n, bytes) : 0; }
@@ -262,16 +309,19 @@ static double boxes_into(const struct prog_coll *c, int pos)
 	return bytes;
 }
 
-/* The group of a collective that pos is in; of a permute the pair that it receives from. */
+/* The group of a collective that pos is in; of a permute the pair that it receives from, beside what else comes to its host. */
 static struct plan_group group_at(const struct plan_on *on, const struct prog *p, const struct prog_coll *c, int pos)
 {
 	int64_t id[COLL_ROW] = { pos, pos };
 	int n = 0;
 
 	if (c->kind == COLL_permute) {
-		int64_t from = p->table[c->pairs].v[pos];
-		id[0] = from >= 0 ? from : pos;
-		return plan_groups_of(on, 1, 2, id);
+		const int64_t *from = p->table[c->pairs].v;
+		id[0] = from[pos] >= 0 ? from[pos] : pos;
+		struct plan_group pair = plan_pairs_of(on, 1, id);
+		for (int k = 0; k < p->ndev && pair.hosts > 1; k++)
+			pair.beside += k != pos && from[k] >= 0 && on->host[k] == on->host[pos] && on->host[from[k]] != on->host[pos];
+		return pair;
 	}
 	const struct prog_group *g = &p->group[c->group];
 	const int64_t *row = g->id + (int64_t)MAX(g->row[pos], 0) * g->ncol;
@@ -279,6 +329,7 @@ static struct plan_group group_at(const struct plan_on *on, const struct prog *p
 		if (row[k] >= 0 && n++ < COLL_ROW)
 			id[n - 1] = row[k];
 	struct plan_group is = plan_groups_of(on, 1, MIN(MAX(n, 1), COLL_ROW), id);
+	is.beside = is.hosts > 1 ? over_link(on, g->nrow, g->ncol, g->id) - 1 : 0;
 	is.n = MAX(n, 1);
 	is.most = is.hosts < 2 ? is.n : is.most;
 	return is;

@@ -130,10 +130,12 @@ double plan_peak_flops(const struct plan_table *t);
 double plan_peak_bytes(const struct plan_table *t);
 
 /* The members of a group: how many, on how many hosts, and on the host that has most of them; levels: bit k: by algorithm levels fewer bytes go
- * between hosts (prog_topo_far, of sums that need no more room on their way). */
-struct plan_group { int n, hosts, most; uint32_t levels; };
+ * between hosts (prog_topo_far, of sums that need no more room on their way); beside: other groups that go over the link of one host with it. */
+struct plan_group { int n, hosts, most; uint32_t levels; int beside; };
 /* Of rows of n positions, which do the same at the same time: the one on the most hosts.  A group whose members are on one host: { n, 1, n, 0 }. */
 struct plan_group plan_groups_of(const struct plan_on *p, int rows, int n, const int64_t *pos);
+/* Of n pairs of positions, of which at the same time the first of each gives the second something: one between hosts, if any is. */
+struct plan_group plan_pairs_of(const struct plan_on *p, int n, const int64_t *pair);
 /* A collective among such a group.  bytes: as struct coll_rule has them.  By the algorithm that is taken (COLL_auto), or by a; 0: by that it was
  * not measured. */
 double plan_coll_time(const struct plan_on *p, enum coll_kind k, struct plan_group g, double bytes, enum coll_algo a);

@@ -130,9 +130,11 @@ static void travels(struct cost *c, struct travel t)
 static struct plan_group neighbours(struct query *q, const struct axes *f)
 {
 	struct plan_group g = { 2, 1, 2, 0 };
-	for (int i = 0; i < q->x->nfactor; i++)
-		if (along_can(q->p, q->v->fn, q->o, q->x, i) && part_spread(q->p, q->mesh, f[i]).hosts > 1)
-			g = (struct plan_group){ 2, 2, 1, 0 };
+	for (int i = 0; i < q->x->nfactor; i++) {
+		struct plan_group all = along_can(q->p, q->v->fn, q->o, q->x, i) ? part_spread(q->p, q->mesh, f[i]) : g;
+		if (all.hosts > 1)
+			g = (struct plan_group){ 2, 2, 1, 0, MAX(g.beside, all.beside) };
+	}
 	return g;
 }
 

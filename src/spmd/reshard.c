@@ -966,10 +966,11 @@ struct travel part_travel(struct part *p, ir_type type, ir_shard from, ir_shard 
 	if (!further && want > both) {
 		r.bytes += want - both;
 		struct plan_group g = part_spread(p, p->m->shard.p[from].mesh, moved);
-		int n = (int)(want / both + 0.5);
+		int n = (int)(want / both + 0.5), linked = g.most * (1 + g.beside);      /* devices of a host */
 		g.most = MIN(g.n == n ? g.most : (n + g.hosts - 1) / g.hosts, n);
 		g.hosts = MIN(g.hosts, n);
 		g.n = n;
+		g.beside = MAX(linked / MAX(g.most, 1), 1) - 1;
 		r.ns += plan_move_time(p->plan, gathers ? COLL_all_gather : COLL_all_to_all, g, want - both);
 	}
 	return r;

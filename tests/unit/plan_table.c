@@ -434,6 +434,49 @@ static void hosts(void **state)
 	assert_true(plan_hash(&p, 8) != plan_hash(&near, 8));
 }
 
+/* What several groups send at the same time goes over one link: prices by hand, of the default's rates. */
+static void links(void **state)
+{
+	static const int host[8] = { 3, 3, 3, 3, 5, 5, 5, 5 }, woven[8] = { 0, 1, 0, 1, 0, 1, 0, 1 };
+	static const int64_t columns[8] = { 0, 4, 1, 5, 2, 6, 3, 7 }, fours[8] = { 0, 1, 4, 5, 2, 3, 6, 7 }, some[8] = { 0, 4, 1, 5, 2, 3, 6, 7 }, back[16] = { 0, 4, 1, 5, 2, 6, 3, 7, 4, 0, 5, 1, 6, 2, 7, 3 },
+		round[16] = { 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 0 };
+	const struct plan_on p = { t, 8, 8, host }, x = { t, 8, 8, woven }, near = { t, 8, 8, NULL };
+	const double far = t->rate[PLAN_far_wait], byte = t->rate[PLAN_far_byte], wait = t->rate[PLAN_wait], own = t->rate[PLAN_byte], b = 1 << 20;
+	struct plan_group g = plan_groups_of(&p, 4, 2, columns);
+
+	/* four pairs, each with a member on either host: a block comes to each of its four */
+	assert_int_equal(g.beside, 3);
+	assert_true(plan_coll_time(&p, COLL_all_gather, g, b, COLL_auto) == far + byte * 4 * b);
+	assert_true(plan_coll_time(&p, COLL_all_to_all, g, b, COLL_auto) == far + byte * 4 * b);
+	assert_true(plan_coll_time(&p, COLL_reduce_scatter, g, b, COLL_auto) == far + byte * 4 * b);
+	assert_true(plan_sum_time(&p, g, b) == far + byte * 4 * b);
+	assert_true(plan_move_time(&p, COLL_all_gather, g, b) == far + byte * 4 * b);
+	/* two groups with two on either host: by levels the blocks of two come once for each group, exchanged they come to two */
+	g = plan_groups_of(&p, 2, 4, fours);
+	assert_true(g.hosts == 2 && g.most == 2 && g.beside == 1);
+	assert_true(plan_coll_time(&p, COLL_all_gather, g, b, COLL_auto) == wait + own * b + far + byte * 2 * 2 * b);
+	assert_true(plan_coll_time(&p, COLL_all_to_all, g, b, COLL_auto) == wait + own * b + far + byte * 2 * 4 * b);
+	/* not those that stay on one host, nor the only one */
+	g = plan_groups_of(&p, 4, 2, some);
+	assert_true(g.hosts == 2 && g.beside == 1);
+	assert_int_equal(plan_groups_of(&p, 1, 8, round).beside, 0);
+	assert_int_equal(plan_groups_of(&p, 4, 2, (int64_t[]){ 0, 1, 2, 3, 4, 5, 6, 7 }).beside, 0);
+	assert_int_equal(plan_groups_of(&near, 4, 2, columns).beside, 0);
+	/* pairs: those alone that come to one host from others */
+	assert_true(plan_coll_time(&p, COLL_permute, plan_pairs_of(&p, 8, back), b, COLL_auto) == far + byte * 4 * b);
+	assert_true(plan_coll_time(&p, COLL_permute, plan_pairs_of(&p, 8, round), b, COLL_auto) == far + byte * b);
+	assert_true(plan_coll_time(&x, COLL_permute, plan_pairs_of(&x, 8, round), b, COLL_auto) == far + byte * 4 * b);
+	assert_true(plan_coll_time(&p, COLL_permute, plan_pairs_of(&p, 1, (int64_t[]){ 0, 1 }), b, COLL_auto) == wait + own * b);
+	assert_true(plan_coll_time(&near, COLL_permute, plan_pairs_of(&near, 8, back), b, COLL_auto) == wait + own * b);
+	/* where it was measured, of one group: what goes up with the bytes */
+	t->members[COLL_FAR] = 2;
+	curve(COLL_FAR, COLL_permute, COLL_push, 1e5, 2, PLAN_SIZES);
+	curve(COLL_FAR, COLL_all_to_all, COLL_direct, 1e5, 3, PLAN_SIZES);
+	plan_rules_all(t);
+	assert_true(plan_coll_time(&p, COLL_permute, plan_pairs_of(&p, 8, back), b, COLL_auto) == 1e5 + 16 + 4 * 2 * (b - 8));
+	assert_true(plan_coll_time(&p, COLL_all_to_all, plan_groups_of(&p, 4, 2, columns), b, COLL_auto) == 1e5 + 24 + 4 * 3 * (b - 8));
+}
+
 /* Rates decide what is compiled. */
 static void compiling(void **state)
 {
@@ -477,7 +520,7 @@ static void setting(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(text), TEST(damaged), TEST(nonsense), TEST(another), TEST(kept), TEST(unquiet), TEST(crossings), TEST(least), TEST(prices), TEST(crowd), TEST(hosts), TEST(compiling), TEST(setting),
+		TEST(text), TEST(damaged), TEST(nonsense), TEST(another), TEST(kept), TEST(unquiet), TEST(crossings), TEST(least), TEST(prices), TEST(crowd), TEST(hosts), TEST(links), TEST(compiling), TEST(setting),
 	};
 
 	snprintf(dir, sizeof dir, "/tmp/rondo-table-XXXXXX");
