@@ -98,7 +98,7 @@ static bool deal(struct cand *c, const struct ir_axes *x, const struct ir_axes_d
 		if (!(mine.n == 1 && mine.axis[0] == VEC) && extent(c, &mine) != f->size) {
 			int last = mine.n ? mine.axis[mine.n - 1] : 0;
 			int64_t before = mine.n ? extent(c, &mine) / c->axis[last].size : 0;
-			if (before && f->size % before == 0 && c->axis[last].size % (f->size / before) == 0 && l->set & c->right && l->set & c->left)
+			if (before && f->size % before == 0 && c->axis[last].size % (f->size / before) == 0 && (c->parting || (l->set & c->right && l->set & c->left)))
 				split(c, last, f->size / before);
 			return false;
 		}
@@ -293,6 +293,19 @@ void axes_near(struct cand *c)
 		r->nigh[r->nnigh++] = o->out;
 		rouse(c, o->out);
 	}
+}
+
+void axes_repeats(struct cand *c, ir_val v, int lab)
+{
+	const struct ir_op *o = ir_def(c->fn, v), *from = o;
+	while (from && (from->kind == IR_reshape || from->kind == IR_transpose))
+		from = ir_def(c->fn, ir_in(c->fn, from, 0));
+	if (!from || from == o || from->kind != IR_broadcast)
+		return;
+	int l[2] = { 0, lab };
+	c->parting = true;
+	axes_through(c, (uint32_t)(o - c->fn->op.p), l, false);
+	c->parting = false;
 }
 
 bool axes_promise(struct cand *c)

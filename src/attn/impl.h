@@ -58,6 +58,7 @@ struct cand {
 	int64_t split[LAB_RANK][LAB_ATOMS];      /* extents into which dimensions of the seed are taken apart */
 	bool wide;               /* weights are multiplied with values that were converted to a wider type */
 	bool again;              /* another split was found: start anew */
+	bool parting;            /* what is no matrix may be a reason to split, too */
 	bool opaque;             /* in normal forms, what is of rows is not looked into */
 	int *of;                 /* per value: its lab, if it is made from the product */
 	bool *near;              /* per value: of, or made element by element from one that is near */
@@ -86,6 +87,8 @@ static inline bool cand_is_region(const struct cand *c, uint64_t set)
 static inline const struct lab *lab_of(const struct cand *c, int l) { return &c->lab.p[l]; }
 /* May the product be that of an attention: is something that an exponential of it goes into added up?  What is no such product is the most of them. */
 bool axes_promise(struct cand *c);
+/* Vectors v, seen through no more views, may lack a part of an axis: they are repeated below a reshape.  Then that is split. */
+void axes_repeats(struct cand *c, ir_val v, int lab);
 /* Makes c->of, from the seed on. */
 void axes_flood(struct cand *c);
 void axes_near(struct cand *c);

@@ -178,29 +178,43 @@ static bool needs(struct match *m)
 
 /* --- one candidate ---------------------------------------------------------------------- */
 
-/* The axes of the largest extent on the side of queries are the queries, the others heads. */
-static int queries(const struct cand *c)
+/* The axes of the largest extent on the side of queries, beside those that are heads, are the queries, the others heads. */
+static int queries(const struct cand *c, uint64_t heads)
 {
 	int t = 0;
+	uint64_t of = c->left & ~heads ? c->left & ~heads : c->left;
 	for (int i = 1; i < c->naxis; i++)
-		if (c->left >> i & 1 && (!t || c->axis[i].size >= c->axis[t].size))
+		if (of >> i & 1 && (!t || c->axis[i].size >= c->axis[t].size))
 			t = i;
 	return t;
+}
+
+/* Axes of a batch that queries have and keys have not, which are heads that share keys; if there are none, one may have to be split first (c->again). */
+static uint64_t shared(struct cand *c, int dot)
+{
+	const struct fac x = *fac_of(c, dot), q = *fac_of(c, x.a), k = *fac_of(c, x.b);
+	uint64_t heads = c->batch & q.set & ~k.set;
+	if (!heads)
+		axes_repeats(c, (ir_val)k.a, k.b);
+	return heads;
 }
 
 /* Axes, sides, and, if the whole is asked for, exits.  False: nothing that anybody would take for an attention. */
 static bool settle(struct match *m, bool whole)
 {
 	struct cand *c = m->c;
-	bool swap = false, guess = false, turned = false;      /* turned: what was guessed did not do */
+	bool swap = false, guess = false, turned = false, apart = false;      /* turned: what was guessed did not do; apart: nor did keys that heads share */
+	uint64_t heads = 0;              /* that share keys: of queries, not of a batch */
 	const char *why = NULL;
 	ir_loc where = 0;
 	if (!axes_promise(c))
 		return false;
 	for (int turn = 0; turn < 16; turn++) {
+		heads = c->again ? 0 : heads;            /* axes are others */
 		start(m);
 		if (!axes_start(c))
 			return false;
+		c->batch &= ~heads;
 		if (swap) {
 			uint64_t t = c->left;
 			c->left = c->right;
@@ -213,6 +227,7 @@ static bool settle(struct match *m, bool whole)
 			swap = true;
 			continue;
 		}
+		c->left |= heads;
 		axes_flood(c);
 		if (c->again)
 			continue;
@@ -240,7 +255,9 @@ static bool settle(struct match *m, bool whole)
 			return true;
 		}
 		m->x = x->f[0].f;
-		m->t = queries(c);
+		m->t = queries(c, heads);
+		if (!apart && !heads && ((heads = shared(c, m->x)) || c->again))
+			continue;
 		for (int i = 0; i < c->room->ntouched; i++)      /* the sums that there are */
 			form_of(c, c->room->touched[i], c->of[c->room->touched[i]]);
 		if (c->again)
@@ -249,6 +266,11 @@ static bool settle(struct match *m, bool whole)
 			return true;
 		if (c->again)
 			continue;
+		if (heads) {
+			apart = true;
+			heads = 0;
+			continue;
+		}
 		if (turned) {
 			c->why = why;
 			c->where = where;

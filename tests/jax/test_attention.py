@@ -178,6 +178,37 @@ def groups_by_repeat(q, k, v):
     return values(jax.nn.softmax(jnp.where(causal(), scores(q, k), FILL)), v)
 
 
+@form(lambda: qkv(k=1))
+def one_head_by_repeat(q, k, v):
+    k, v = jnp.repeat(k, H, 2), jnp.repeat(v, H, 2)
+    return values(jax.nn.softmax(jnp.where(causal(), scores(q, k), FILL)), v)
+
+
+@form(lambda: qkv(k=1))
+def one_head_broadcast(q, k, v):
+    k, v = (jnp.broadcast_to(x, q.shape) for x in (k, v))
+    return values(jax.nn.softmax(scores(q, k) + jnp.arange(H)[:, None, None] * jnp.arange(T)), v)
+
+
+@form(lambda: qkv(k=2))
+def groups_by_tile(q, k, v):
+    k, v = jnp.tile(k, (1, 1, 2, 1)), jnp.tile(v, (1, 1, 2, 1))
+    return values(jax.nn.softmax(jnp.where(causal(), scores(q, k), FILL)), v)
+
+
+@form(lambda: qkv(k=2))
+def keys_and_values_for_other_heads(q, k, v):
+    """No two heads share both."""
+    k, v = jnp.repeat(k, 2, 2), jnp.tile(v, (1, 1, 2, 1))
+    return values(jax.nn.softmax(jnp.where(causal(), scores(q, k), FILL)), v)
+
+
+@form(lambda: qkv(k=2))
+def keys_shared_values_not(q, k, v):
+    k, v = jnp.repeat(k, 2, 2), jnp.concatenate([v, v + 1], 2)
+    return values(jax.nn.softmax(jnp.where(causal(), scores(q, k), FILL)), v)
+
+
 @form(lambda: qkv(k=2))
 def groups_by_vmap(q, k, v):
     one = lambda q, k, v: values(jax.nn.softmax(scores(q, k)), v)
