@@ -79,6 +79,17 @@ static const struct ir_op *rounds(const struct ir_module *m, const struct heads 
 	return dtype_info[to].cls == DT_FLOAT && dtype_info[to].bits < dtype_info[ir_vtype(m, t->fn, v)->dtype].bits ? o : NULL;
 }
 
+/* Bytes in which result k goes back: as what rounds it has it; o, of which a gradient wants more, in two parts (attn/parts.c), which are less than the f32. */
+static double given_bytes(const struct ir_module *m, const struct heads *t, int k)
+{
+	int between[ATTN_BETWEEN];
+	const struct ir_op *c = rounds(m, t, k), *parts = k ? NULL : attn_parts_of(m, t->fn, t->r->att, between);
+	double bytes = 0;
+	for (uint32_t i = 0; parts && i < 2; i++)
+		bytes += (double)ir_vtype(m, t->fn, parts->out + i)->bytes;
+	return parts ? bytes : (double)ir_vtype(m, t->fn, c ? c->out : t->r->out[k])->bytes;
+}
+
 /* --- what it takes -------------------------------------------------------------------------- */
 
 /* Nanoseconds, of which none are beside the attention, and what else they may be beside is not known here; bytes that come into a host. */
@@ -111,9 +122,8 @@ static struct sum takes(const struct pass_opts *o, const struct ir_module *m, co
 			s.ns += plan_part_time(o->plan.table, DT_f32, 0, 2 * bytes * (way == GATHERED ? t->h : 1));
 	}
 	for (int k = 0; k < r->nres; k++) {
-		const struct ir_op *c = rounds(m, t, k);
 		if (t->fn->val.p[r->out[k]].nuse)
-			add(o, t, g, TRADED, (double)ir_vtype(m, t->fn, c ? c->out : r->out[k])->bytes, &s);
+			add(o, t, g, TRADED, given_bytes(m, t, k), &s);
 	}
 	return s;
 }
@@ -132,6 +142,27 @@ static bool set_up(const struct pass_opts *o, const struct ir_module *m, const s
 			r->in[k] = ir_in(fn, r->att, k);
 		}
 	return true;
+}
+
+/* Results are given as they go back: rounded, or in parts. */
+static void give_less(const struct ir_module *m, const struct heads *t, struct ring *r)
+{
+	int between[ATTN_BETWEEN];
+	const struct ir_op *parts = attn_parts_of(m, t->fn, r->att, between);
+	for (int k = 0; k < r->nres; k++) {
+		const struct ir_op *c = rounds(m, t, k);
+		if (c) {
+			ring_take(r, (int)(c - t->fn->op.p));
+			r->out[k] = c->out;
+		}
+	}
+	if (!parts)
+		return;
+	for (int k = 0; k < ATTN_BETWEEN; k++)
+		ring_take(r, between[k]);
+	ring_take(r, (int)(parts - t->fn->op.p));
+	r->out[0] = parts->out;
+	r->out[r->nres++] = parts->out + 1;
 }
 
 bool ring_heads(const struct pass_opts *o, struct arena *a, const struct ir_module *m, const struct ir_fn *fn, struct ring *r, struct ring_said *said)
@@ -166,13 +197,7 @@ bool ring_heads(const struct pass_opts *o, struct arena *a, const struct ir_modu
 	}
 	if (o->plan.ring != PLAN_RING_HEADS && (!ring || least.ns >= MIN(open, gathered) + late))
 		return false;
-	for (int k = 0; k < r->nres; k++) {
-		const struct ir_op *c = rounds(m, t, k);
-		if (c) {
-			ring_take(r, (int)(c - fn->op.p));
-			r->out[k] = c->out;
-		}
-	}
+	give_less(m, t, r);
 	return true;
 }
 
@@ -247,6 +272,7 @@ void ring_heads_emit(const struct pass_opts *o, struct ir_b *b, const struct ir_
 	const struct ir_group_info *g = &b->m->group.p[r->group];
 	ir_val x[RING_IN];
 	ir_type type[3];
+	int nout = (int)r->att->nout;
 	int64_t f = ir_attr(fn, r->att, AT_fn), dim[IR_MAX_RANK];
 	bool legal = set_up(o, b->m, fn, r, t);
 	assert(legal);
@@ -259,7 +285,7 @@ void ring_heads_emit(const struct pass_opts *o, struct ir_b *b, const struct ir_
 	mem_free(id);
 	for (uint32_t k = 0; k < r->att->nin; k++)
 		x[k] = operand(t, k, in[k]);
-	for (int k = 0; k < r->nres; k++) {
+	for (int k = 0; k < nout; k++) {
 		const struct ir_type_info *i = ir_vtype(b->m, fn, r->att->out + (ir_val)k);
 		memcpy(dim, i->dim, sizeof *dim * (size_t)i->rank);
 		dim[r->heads] /= t->h;
@@ -267,15 +293,18 @@ void ring_heads_emit(const struct pass_opts *o, struct ir_b *b, const struct ir_
 			dim[result_dim(b->m, t, k)] *= t->h;
 		type[k] = ir_tensor(b->m, i->dtype, i->rank, dim);
 	}
-	ir_val v = ir_emit_raw(b, r->att->kind, r->att->nin, x, (uint32_t)r->nres, type, &f, 1);
-	for (int k = 0; k < r->nres; k++, v++) {
+	ir_val v = ir_emit_raw(b, r->att->kind, r->att->nin, x, (uint32_t)nout, type, &f, 1);
+	for (int k = 0; k < nout; k++)
+		out[k] = v + (ir_val)k;
+	if (r->nres > nout)              /* o in two parts */
+		out[0] = attn_two_parts(b, v, &out[nout]);
+	for (int k = 0; k < r->nres; k++) {
 		int d = result_dim(b->m, t, k);
-		out[k] = v;
 		if (!fn->val.p[r->out[k]].nuse)
 			continue;
-		ir_loc loc = r->to[k].end ? r->to[k].end->loc : spmd_shared(o->record, b->m, r->att, SPMD_GIVEN_BACK, k);
+		ir_loc loc = r->to[k].end ? r->to[k].end->loc : spmd_shared(o->record, b->m, r->att, SPMD_GIVEN_BACK, k < nout ? k : 0);
 		if (r->to[k].end && t->d > 1)
-			out[k] = moved(t, IR_reduce_scatter, v, d, -1, t->d, (int64_t[]){ d, t->host, RED_add, 0 }, 4, loc);
+			out[k] = moved(t, IR_reduce_scatter, out[k], d, -1, t->d, (int64_t[]){ d, t->host, RED_add, 0 }, 4, loc);
 		out[k] = traded(t, ir_convert(b, out[k], ir_vtype(b->m, fn, r->out[k])->dtype), d, r->heads, loc);
 	}
 	ring_give(b, fn, r, out);

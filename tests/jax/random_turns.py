@@ -268,7 +268,9 @@ class Rings:
         shown += more[-1:] * (r.random() < 0.15)
         for _ in range(0 if queries else 1 + (r.random() < 0.2) if not grad else r.choice([0, 1])):
             a = self.score(more, False) if grad else score
-            shown += f.ops(f"attention {', '.join([q, k, v, *more])} fn=@{a}", shape(self.dtype, batch, heads, t, e), shape(self.acc, batch, heads, t))[:1]
+            apart = self.dtype == "bf16" and r.random() < 0.4
+            made = f.ops(f"attention {', '.join([q, k, v, *more])} fn=@{a}", shape("f32" if apart else self.dtype, batch, heads, t, e), shape(self.acc, batch, heads, t))[0]
+            shown += [self.two_parts(made) if apart else made]
             q = q if grad else self.own(self.dtype, self.q)
         if grad:
             do, l, delta = self.own(self.dtype, o), self.own(self.acc, self.l), self.own(self.acc, self.l)
@@ -326,6 +328,20 @@ class Rings:
         *dim, n = self.dims(x)
         cut = lambda a, b: self.f.op(f"slice {x} start=[{words([0] * len(dim) + [a])}] limit=[{words(dim + [b])}] stride=[{words([1] * len(dim) + [1])}]", self.typed(x, [*dim, b - a]))
         return cut(0, at), cut(at, n)
+
+    def two_parts(self, o):
+        """What a gradient has of an o of f32: a bf16 and a byte; put together again."""
+        f, dim = self.f, self.dims(o)
+        op = lambda text, dtype: f.op(text, shape(dtype, *dim))
+        number = lambda n: op(f"constant data={n}", "i32")
+        high = op(f"convert {o}", "bf16")
+        lacks = op(f"subtract {op(f'bitcast {o}', 'i32')}, {op('bitcast ' + op(f'convert {high}', 'f32'), 'i32')}", "i32")
+        lacks = op(f"shift_right_arithmetic {lacks}, {number(8)}", "i32")
+        lacks = op(f"convert {op(f'minimum {lacks}, {number(127)}', 'i32')}", "i8")
+        high, low = f.ops(f"optimization_barrier {high}, {lacks}", shape("bf16", *dim), shape("i8", *dim))
+        below = op(f"shift_left {op(f'convert {low}', 'i32')}, {number(8)}", "i32")
+        whole = op(f"bitcast {op('add ' + op('bitcast ' + op(f'convert {high}', 'f32'), 'i32') + ', ' + below, 'i32')}", "f32")
+        return whole
 
     def scattered(self, x, dim):
         return self.moved("reduce_scatter", x, dim, " redop=add")
