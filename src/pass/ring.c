@@ -125,7 +125,7 @@ static void replace(const struct pass_opts *o, struct ir_module *m, struct arena
 		struct ring_said *said = ring_said(o, m, r[i]);
 		if (said && said->road < RING_HOSTS) {
 			said->road = road;
-			said->turns = road == RING_HEADS ? 0 : road == RING_HOSTS ? 1 + ring_far(r[i], RING_BEFORE) + ring_far(r[i], RING_BEHIND) : ring_loop_turns(r[i]);
+			said->turns = road == RING_HEADS ? r[i]->parts : road == RING_HOSTS ? 1 + ring_far(r[i], RING_BEFORE) + ring_far(r[i], RING_BEHIND) : ring_loop_turns(r[i]);
 		}
 	}
 	struct region *g = ARENA_NEW(a, struct region, n + 1);

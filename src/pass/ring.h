@@ -33,7 +33,7 @@ struct ring {
 	struct ring_chain to[3];             /* of results that are scattered; no end: the others */
 	int nres;
 	const int *hop[2];                   /* of each member's block, how far it goes each way (ring_reach) */
-	int heads;                           /* the dimension of all operands of products that hosts have parts of, instead of rows (ring_heads) */
+	int heads, parts;                    /* the dimension of all operands of products that hosts have parts of, instead of rows, and in how many parts it goes (ring_heads) */
 	ir_val in[RING_IN], out[3];          /* what the region reads and gives */
 };
 
@@ -93,7 +93,7 @@ struct ring_said {
 	bool back, exchanged;                /* a gradient; halves of uneven work are exchanged */
 	enum ring_side side;
 	enum ring_road road;
-	int members, hosts, turns, cores;
+	int members, hosts, turns, cores;    /* turns: of rows for heads parts */
 	double busy, dealt;                  /* the work of the device that has most, over the mean; the same with halves exchanged */
 	double saves, takes;                 /* nanoseconds of the exchange */
 	double open, gathered, heads;        /* nanoseconds that turns over hosts are not beside computing; of gathering all; of exchanging rows for heads */

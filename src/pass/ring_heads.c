@@ -5,10 +5,13 @@
  * its own devices, which read them where they lie (lower/gather.c).  Results go back as operands came.  (All-to-all between hosts: Jacobs et al.,
  * DeepSpeed-Ulysses, 2023; two levels: Fang and Zhao, USP, 2024.)
  *
- * Over h hosts that is (h - 1) / h of each block of q, k, v and o, where turns bring h - 1 blocks of k and v; sums of gradients are whole before they travel.  But
- * nothing of it is beside the attention itself.  Devices have rows of several hosts then, and keys in another order than in the sequence; what scores are made from
+ * Over h hosts that is (h - 1) / h of each block of q, k, v and o, where turns bring h - 1 blocks of k and v; sums of gradients are whole before they travel.  Heads go in parts, if
+ * there are enough of them and it is shorter so: one is calculated while the next comes and the one before goes back.  Devices have rows of several hosts then, and keys in another order than in the sequence; what scores are made from
  * comes in the same. */
 #include "ring.h"
+
+/* Parts at most; what attention loses for each more, of its time. */
+enum { PARTS = 4, LOSES = 16 };
 
 /* The sequence: host by host, d devices each. */
 struct heads {
@@ -92,19 +95,21 @@ static double given_bytes(const struct ir_module *m, const struct heads *t, int 
 
 /* --- what it takes -------------------------------------------------------------------------- */
 
-/* Nanoseconds, of which none are beside the attention, and what else they may be beside is not known here; bytes that come into a host. */
-struct sum { double ns, bytes; };
+/* Nanoseconds of what comes, of what goes back, and of copies, which are beside nothing; bytes that come into a host. */
+struct sum { double in, out, own, bytes; };
 
-static void add(const struct pass_opts *o, const struct heads *t, struct plan_group g, enum way way, double bytes, struct sum *s)
+/* bytes that each has of it; as so many messages. */
+static void add(const struct pass_opts *o, const struct heads *t, struct plan_group g, enum way way, double bytes, int n, double *ns, struct sum *s)
 {
 	if (way < TRADED)
 		return;
 	double into = bytes * (t->h - 1) / (way == TRADED ? t->h : 1);
-	s->ns += plan_move_time(&o->plan, way == TRADED ? COLL_all_to_all : COLL_all_gather, g, into) + plan_part_time(o->plan.table, DT_f32, 0, 2 * bytes);
+	*ns += n * plan_move_time(&o->plan, way == TRADED ? COLL_all_to_all : COLL_all_gather, g, into / n);
+	s->own += plan_part_time(o->plan.table, DT_f32, 0, 2 * bytes);
 	s->bytes += (1 + g.beside) * into;
 }
 
-static struct sum takes(const struct pass_opts *o, const struct ir_module *m, const struct heads *t)
+static struct sum takes(const struct pass_opts *o, const struct ir_module *m, const struct heads *t, int parts)
 {
 	const struct ring *r = t->r;
 	const struct ir_group_info *i = &m->group.p[r->group];
@@ -117,15 +122,25 @@ static struct sum takes(const struct pass_opts *o, const struct ir_module *m, co
 		enum way way = way_of(m, t, k, &along);
 		double bytes = (double)ir_vtype(m, t->fn, ir_in(t->fn, r->att, k))->bytes;
 		bytes = r->way[k] == RING_ROUND ? bytes / (double)r->members : t->is[k] == RING_EACH ? bytes * (double)t->own : bytes;
-		add(o, t, g, way, bytes, &s);
+		add(o, t, g, way, bytes, way == TRADED ? parts : 1, &s.in, &s);
 		if (is_whole(m, t, k))
-			s.ns += plan_part_time(o->plan.table, DT_f32, 0, 2 * bytes * (way == GATHERED ? t->h : 1));
+			s.own += plan_part_time(o->plan.table, DT_f32, 0, 2 * bytes * (way == GATHERED ? t->h : 1));
 	}
-	for (int k = 0; k < r->nres; k++) {
+	for (int k = 0; k < r->nres; k++)
 		if (t->fn->val.p[r->out[k]].nuse)
-			add(o, t, g, TRADED, given_bytes(m, t, k), &s);
-	}
+			add(o, t, g, TRADED, given_bytes(m, t, k), parts, &s.out, &s);
 	return s;
+}
+
+/* Nanoseconds of it that are not beside the attention, and what that loses: of n parts the first comes before there is work, and the last goes when there is no more; what else
+ * it may be beside is not known here. */
+static double open_time(const struct pass_opts *o, const struct ir_module *m, const struct heads *t, const struct sum *s, int n)
+{
+	const struct ir_op *att = t->r->att;
+	double all = plan_part_time(o->plan.table, ir_vtype(m, t->fn, ir_in(t->fn, att, 0))->dtype, ir_cost_of(m, t->fn, att).flops, 0);
+	double work = all / n, in = s->in / n, out = s->out / n;
+	double beside = n < 2 ? 0 : MAX(0, in - work) + (n - 2) * MAX(0, in + out - work) + MAX(0, out - work);
+	return s->own + in + out + beside + (n - 1) * all / LOSES;
 }
 
 /* false: there are no hosts of as many devices each, or of some operand it is not known what it is on other devices. */
@@ -169,17 +184,22 @@ bool ring_heads(const struct pass_opts *o, struct arena *a, const struct ir_modu
 {
 	struct heads *t = ARENA_NEW(a, struct heads, 1);
 	const struct ir_type_info *q = ir_vtype(m, fn, ir_in(fn, r->att, 0));
-	struct sum least = { 0 };
+	double least = 0, bytes = 0;
 	int best = -1;
 	if (!set_up(o, m, fn, r, t))
 		return false;
 	for (r->heads = 0; r->heads < q->rank - 3; r->heads++) {
-		if (!q->dim[r->heads] || q->dim[r->heads] % t->h)
-			continue;
-		struct sum s = takes(o, m, t);
-		if (best < 0 || s.ns < least.ns) {
-			least = s;
-			best = r->heads;
+		for (int n = 1; n <= PARTS && q->dim[r->heads]; n++) {
+			if (q->dim[r->heads] % (t->h * n))
+				continue;
+			struct sum s = takes(o, m, t, n);
+			double open = open_time(o, m, t, &s, n);
+			if (best < 0 || open < least || (ring_small_too() && n > 1 && r->heads == best)) {
+				least = open;
+				bytes = s.bytes;
+				best = r->heads;
+				r->parts = n;
+			}
 		}
 	}
 	r->heads = best;
@@ -192,10 +212,10 @@ bool ring_heads(const struct pass_opts *o, struct arena *a, const struct ir_modu
 		said->open = open;
 		said->gathered = gathered;
 		said->late = late;
-		said->heads = least.ns;
-		said->bytes = least.bytes;
+		said->heads = least;
+		said->bytes = bytes;
 	}
-	if (o->plan.ring != PLAN_RING_HEADS && (!ring || least.ns >= MIN(open, gathered) + late))
+	if (o->plan.ring != PLAN_RING_HEADS && (!ring || least >= MIN(open, gathered) + late))
 		return false;
 	give_less(m, t, r);
 	return true;
@@ -241,8 +261,24 @@ static ir_val as_keys(const struct heads *t, ir_val x, int d)
 	return ir_reshape(b, x, rank, dim);
 }
 
-/* Operand k, x, as it is on the other side. */
-static ir_val operand(struct heads *t, uint32_t k, ir_val x)
+/* Part i of x, if it has heads. */
+static ir_val part_of(const struct heads *t, ir_val x, int i)
+{
+	const struct ir_type_info *type = ir_vtype(t->b->m, t->b->fn, x);
+	int64_t start[IR_MAX_RANK] = { 0 }, limit[IR_MAX_RANK], stride[IR_MAX_RANK], n = type->dim[t->r->heads] / t->r->parts;
+	if (n < 1 || t->r->parts < 2)
+		return x;
+	for (int d = 0; d < type->rank; d++) {
+		limit[d] = type->dim[d];
+		stride[d] = 1;
+	}
+	start[t->r->heads] = i * n;
+	limit[t->r->heads] = (i + 1) * n;
+	return ir_slice(t->b, x, start, limit, stride);
+}
+
+/* Operand k, x, as it is on the other side: part i. */
+static ir_val operand(struct heads *t, uint32_t k, ir_val x, int i)
 {
 	const struct ring *r = t->r;
 	struct ir_b *b = t->b;
@@ -253,6 +289,7 @@ static ir_val operand(struct heads *t, uint32_t k, ir_val x)
 		x = ring_read(b, t->fn, r, (int)k, x, r->members);
 	else if (t->is[k] == RING_EACH)
 		x = ring_for_each(b, x, along, t->own);
+	x = part_of(t, x, i);
 	if (is_whole(b->m, t, k))
 		x = as_keys(t, x, r->dim[k]);
 	if (way == CUT) {
@@ -263,32 +300,50 @@ static ir_val operand(struct heads *t, uint32_t k, ir_val x)
 	} else if (way == GATHERED) {
 		x = gathered(t, x, along, t->likes, t->h, loc);
 	}
-	return r->way[k] == RING_ROUND ? gathered(t, x, along, t->host, t->d, loc) : x;
+	return x;
 }
 
-void ring_heads_emit(const struct pass_opts *o, struct ir_b *b, const struct ir_fn *fn, struct ring *r, const ir_val *in, ir_val *out)
+/* Has it no heads?  Then it comes once, for all parts. */
+static bool for_all(const struct heads *t, uint32_t k)
 {
-	struct heads *t = mem_alloc(sizeof *t);
-	const struct ir_group_info *g = &b->m->group.p[r->group];
-	ir_val x[RING_IN];
-	ir_type type[3];
+	int along;
+	enum way way = way_of(t->b->m, t, k, &along);
+	return way == STAYS || way == GATHERED;
+}
+
+/* What comes from other hosts for part i. */
+static void come(struct heads *t, const ir_val *in, int i, ir_val *x)
+{
+	for (uint32_t k = 0; k < t->r->att->nin; k++)
+		x[k] = i && for_all(t, k) ? 0 : operand(t, k, in[k], i);
+}
+
+/* And what the host's other devices have of that; first: of part 0. */
+static void meet(const struct heads *t, const ir_val *first, ir_val *x)
+{
+	const struct ring *r = t->r;
+	int along;
+	for (uint32_t k = 0; k < r->att->nin; k++) {
+		way_of(t->b->m, t, k, &along);
+		if (!x[k])
+			x[k] = first[k];
+		else if (r->way[k] == RING_ROUND)
+			x[k] = gathered(t, x[k], along, t->host, t->d, r->from[k].end->loc);
+	}
+}
+
+/* That part, and its results, on their way back. */
+static void part(struct heads *t, const ir_val *x, ir_val *out)
+{
+	const struct ring *r = t->r;
+	struct ir_b *b = t->b;
 	int nout = (int)r->att->nout;
-	int64_t f = ir_attr(fn, r->att, AT_fn), dim[IR_MAX_RANK];
-	bool legal = set_up(o, b->m, fn, r, t);
-	assert(legal);
-	int64_t *id = alike(g, t->d);
-	int rows = g->nrow;
-	t->o = o;
-	t->b = b;
-	t->host = t->d > 1 ? ir_group_add(b->m, rows * t->h, t->d, g->id) : 0;
-	t->likes = ir_group_add(b->m, rows * t->d, t->h, id);
-	mem_free(id);
-	for (uint32_t k = 0; k < r->att->nin; k++)
-		x[k] = operand(t, k, in[k]);
+	int64_t f = ir_attr(t->fn, r->att, AT_fn), dim[IR_MAX_RANK];
+	ir_type type[3];
 	for (int k = 0; k < nout; k++) {
-		const struct ir_type_info *i = ir_vtype(b->m, fn, r->att->out + (ir_val)k);
+		const struct ir_type_info *i = ir_vtype(b->m, t->fn, r->att->out + (ir_val)k);
 		memcpy(dim, i->dim, sizeof *dim * (size_t)i->rank);
-		dim[r->heads] /= t->h;
+		dim[r->heads] /= t->h * r->parts;
 		if (!r->to[k].end)
 			dim[result_dim(b->m, t, k)] *= t->h;
 		type[k] = ir_tensor(b->m, i->dtype, i->rank, dim);
@@ -300,13 +355,54 @@ void ring_heads_emit(const struct pass_opts *o, struct ir_b *b, const struct ir_
 		out[0] = attn_two_parts(b, v, &out[nout]);
 	for (int k = 0; k < r->nres; k++) {
 		int d = result_dim(b->m, t, k);
-		if (!fn->val.p[r->out[k]].nuse)
+		if (!t->fn->val.p[r->out[k]].nuse)
 			continue;
-		ir_loc loc = r->to[k].end ? r->to[k].end->loc : spmd_shared(o->record, b->m, r->att, SPMD_GIVEN_BACK, k < nout ? k : 0);
+		ir_loc loc = r->to[k].end ? r->to[k].end->loc : spmd_shared(t->o->record, b->m, r->att, SPMD_GIVEN_BACK, k < nout ? k : 0);
 		if (r->to[k].end && t->d > 1)
 			out[k] = moved(t, IR_reduce_scatter, out[k], d, -1, t->d, (int64_t[]){ d, t->host, RED_add, 0 }, 4, loc);
-		out[k] = traded(t, ir_convert(b, out[k], ir_vtype(b->m, fn, r->out[k])->dtype), d, r->heads, loc);
+		out[k] = traded(t, ir_convert(b, out[k], ir_vtype(b->m, t->fn, r->out[k])->dtype), d, r->heads, loc);
+	}
+}
+
+/* Heads of all parts, in their order. */
+static ir_val joined(const struct heads *t, const ir_val *x)
+{
+	int64_t dim[IR_MAX_RANK], d = t->r->heads;
+	const struct ir_type_info *i = ir_vtype(t->b->m, t->b->fn, x[0]);
+	if (t->r->parts < 2)
+		return x[0];
+	memcpy(dim, i->dim, sizeof *dim * (size_t)i->rank);
+	dim[d] *= t->r->parts;
+	return ir_emit(t->b, IR_concatenate, (uint32_t)t->r->parts, x, ir_tensor(t->b->m, i->dtype, i->rank, dim), &d, 1);
+}
+
+void ring_heads_emit(const struct pass_opts *o, struct ir_b *b, const struct ir_fn *fn, struct ring *r, const ir_val *in, ir_val *out)
+{
+	struct heads *t = mem_alloc(sizeof *t);
+	const struct ir_group_info *g = &b->m->group.p[r->group];
+	ir_val (*x)[RING_IN] = mem_alloc(sizeof *x * (size_t)r->parts), made[PARTS][3], one[PARTS];
+	bool legal = set_up(o, b->m, fn, r, t);
+	assert(legal);
+	int64_t *id = alike(g, t->d);
+	int rows = g->nrow;
+	t->o = o;
+	t->b = b;
+	t->host = t->d > 1 ? ir_group_add(b->m, rows * t->h, t->d, g->id) : 0;
+	t->likes = ir_group_add(b->m, rows * t->d, t->h, id);
+	mem_free(id);
+	come(t, in, 0, x[0]);
+	for (int i = 0; i < r->parts; i++) {             /* collectives keep this order: the next part comes while this one is calculated, the last one goes while it is */
+		if (i + 1 < r->parts)
+			come(t, in, i + 1, x[i + 1]);
+		meet(t, x[0], x[i]);
+		part(t, x[i], made[i]);
+	}
+	for (int k = 0; k < r->nres; k++) {
+		for (int i = 0; i < r->parts; i++)
+			one[i] = made[i][k];
+		out[k] = fn->val.p[r->out[k]].nuse ? joined(t, one) : one[0];
 	}
 	ring_give(b, fn, r, out);
+	mem_free(x);
 	mem_free(t);
 }

@@ -51,8 +51,8 @@ static void others(struct str *s, const struct ring_said *x)
 		str_addf(s, "%s exchange rows for heads", x->hosts > 1 ? "hosts" : "devices");
 	else
 		str_addf(s, "%s %s", x->side == RING_KEYS ? "keys and values" : "queries and cotangents", road[x->road]);
-	if (x->turns)
-		str_addf(s, ", in %d turns", x->turns);
+	if (x->turns > (x->road == RING_HEADS))
+		str_addf(s, ", in %d %s", x->turns, x->road == RING_HEADS ? "parts" : "turns");
 	if (x->gathered > 0) {
 		str_add(s, "; what no computing hides of it: in turns ");
 		pass_add_time(s, x->open);

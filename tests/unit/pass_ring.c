@@ -356,7 +356,7 @@ static void asked(void **state)
 /* Operands and results of an attention or a gradient, but for its mask. */
 static int arrays(enum what w) { return w == FORWARD ? 5 : 9; }
 
-/* What is asked for is done wherever as many heads as hosts divide; on one host as if each device were one.  In hosts of several devices what a triangle leaves uneven is
+/* What is asked for is done wherever as many heads as hosts divide, in as many parts as there are heads for a host; on one host as if each device were one.  In hosts of several devices what a triangle leaves uneven is
  * dealt there. */
 static void exchanged(void **state)
 {
@@ -369,11 +369,12 @@ static void exchanged(void **state)
 			int n = on[i % NELEM(on)].n, hosts = on[i % NELEM(on)].hosts, host[MOST], far = (int)i % 2, apart = (int)(i / 2 % 2);
 			struct mask x = is[i / NELEM(on)];
 			const char *fill = i % 3 ? "-inf" : "-2.3819763e+38";
-			bool divides = HEADS % (hosts > 1 ? hosts : n) == 0, one = hosts == 1 || hosts == n;
+			int each = hosts > 1 ? hosts : n;
+			bool divides = HEADS % each == 0, one = hosts == 1 || hosts == n;
 			for (int k = 0; k < n; k++)
 				host[k] = k / (n / hosts);
 			struct plan_on plan = { .ndev = n, .host = hosts > 1 ? host : NULL, .ring = PLAN_RING_HEADS };
-			assert_int_equal(becomes("ring", &plan, IR_all_to_all, w, HEADS, x, fill, far, apart), divides ? arrays(w) : 0);
+			assert_int_equal(becomes("ring", &plan, IR_all_to_all, w, HEADS, x, fill, far, apart), divides ? arrays(w) * HEADS / each : 0);
 			int sent = becomes("ring", &plan, IR_collective_permute, w, HEADS, x, fill, far, apart);
 			assert_true(divides || sent);
 			assert_true(!divides || !one || !sent);
