@@ -189,13 +189,19 @@ static int queries(const struct cand *c, uint64_t heads)
 	return t;
 }
 
-/* Axes of a batch that queries have and keys have not, which are heads that share keys; if there are none, one may have to be split first (c->again). */
+/* Axes of a batch that queries have and keys have not, which are heads that share keys; if there are none, one may have to be split first (c->again).  Of one
+ * dimension, the last: what is a batch beside heads may be cut otherwise. */
 static uint64_t shared(struct cand *c, int dot)
 {
 	const struct fac x = *fac_of(c, dot), q = *fac_of(c, x.a), k = *fac_of(c, x.b);
-	uint64_t heads = c->batch & q.set & ~k.set;
-	if (!heads)
+	uint64_t lacks = c->batch & q.set & ~k.set, heads = 0;
+	if (!lacks)
 		axes_repeats(c, (ir_val)k.a, k.b);
+	for (int i = c->naxis, dim = -1; i-- > 1;)
+		if (lacks >> i & 1 && (dim < 0 || c->axis[i].dim == dim)) {
+			dim = c->axis[i].dim;
+			heads |= (uint64_t)1 << i;
+		}
 	return heads;
 }
 
