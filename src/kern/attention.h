@@ -102,7 +102,7 @@ struct att_few {
 	bool (*mix)(int rows, int panels, const char *p, int64_t ldp, const char *v, int64_t ldv, float *o, int64_t next);
 };
 enum { ATT_MIX = 4 };
-extern const struct att_few att_few_bf16_512, att_few_f32_512;
+extern const struct att_few att_few_bf16_512, att_few_f32_512, att_few_f32_256;
 
 struct att_variant {
 	const char *name;

@@ -147,4 +147,85 @@ static bool name(int rows, int panels, const char *p, int64_t ldp, const char *v
 MIXES(mix_bf16, MIX_BF16)
 MIXES(mix_f32, MIX_F32)
 
-const struct att_few att_few_bf16_512 = { dot_bf16, mix_bf16 }, att_few_f32_512 = { dot_f32, mix_f32 };
+/* --- AVX2 -------------------------------------------------------------------------- */
+
+#define T256 __attribute__((target("avx2,fma")))
+#define IN256 T256 __attribute__((always_inline)) static inline
+
+/* Eight sums of eight lanes, in their order. */
+IN256 __m256 sums_256(const __m256 x[8])
+{
+	__m256 a = _mm256_hadd_ps(_mm256_hadd_ps(x[0], x[1]), _mm256_hadd_ps(x[2], x[3]));
+	__m256 b = _mm256_hadd_ps(_mm256_hadd_ps(x[4], x[5]), _mm256_hadd_ps(x[6], x[7]));
+	return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+}
+
+T256 static void dot_256(int rows, int64_t bytes, const char *q, int64_t ldq, const char *k, int64_t ld, float *s)
+{
+	int64_t ld3 = 3 * ld, ld5 = 5 * ld, ld7 = 7 * ld;
+	for (int h = 0; h < ATT_COLS; h += 8, k += 8 * ld)
+		for (int i = 0; i < rows; i++) {
+			const char *at = k, *next = there(k, ld), *c = q + i * ldq, *end = c + bytes;
+			__m256 x[8];
+#pragma GCC unroll 8
+			for (int n = 0; n < 8; n++)
+				x[n] = _mm256_setzero_ps();
+			for (; c < end; c += 64, at += 64, next += 64)
+#pragma GCC unroll 8
+				for (int n = 0; n < 8; n++) {
+					const float *y = (const float *)(const void *)ROW(at, n), *z = (const float *)(const void *)c;
+					x[n] = _mm256_fmadd_ps(_mm256_loadu_ps(z), _mm256_loadu_ps(y), x[n]);
+					x[n] = _mm256_fmadd_ps(_mm256_loadu_ps(z + 8), _mm256_loadu_ps(y + 8), x[n]);
+					if (!i)
+						__builtin_prefetch(ROW(next, n));
+				}
+			_mm256_storeu_ps(s + i * ATT_COLS + h, sums_256(x));
+		}
+}
+
+/* R rows and one panel, to y. */
+IN256 void mix_256_of(int R, const char *p, int64_t ldp, const char *v, int64_t ld, float *y)
+{
+	const char *next_v = there(v, ld);
+	__m256 x[2][4];
+	for (int i = 0; i < R; i++)
+		for (int c = 0; c < 4; c++)
+			x[i][c] = _mm256_setzero_ps();
+	for (int j = 0; j < ATT_COLS; j++, v += ld, next_v += ld, p += 4) {
+		const float *at = (const float *)(const void *)v;
+		__builtin_prefetch(next_v);
+		__builtin_prefetch(next_v + 64);
+#pragma GCC unroll 2
+		for (int i = 0; i < R; i++) {
+			__m256 one = _mm256_broadcast_ss((const float *)(const void *)(p + i * ldp));
+#pragma GCC unroll 4
+			for (int c = 0; c < 4; c++)
+				x[i][c] = _mm256_fmadd_ps(one, _mm256_loadu_ps(at + 8 * c), x[i][c]);
+		}
+	}
+	for (int i = 0; i < R; i++)
+		for (int c = 0; c < 4; c++)
+			_mm256_storeu_ps(y + i * ATT_COLS + 8 * c, x[i][c]);
+}
+
+T256 static bool mix_256(int rows, int panels, const char *p, int64_t ldp, const char *v, int64_t ld, float *o, int64_t next)
+{
+	float y[4][ATT_MIX * ATT_COLS], none = 0;
+	for (int e = 0; e < panels; e++)
+		for (int i = 0; i < rows; i += 2)
+			if (rows - i > 1)
+				mix_256_of(2, p + i * ldp, ldp, v + e * ATT_COLS * 4, ld, y[e] + i * ATT_COLS);
+			else
+				mix_256_of(1, p + i * ldp, ldp, v + e * ATT_COLS * 4, ld, y[e] + i * ATT_COLS);
+	for (int e = 0; e < panels; e++)
+		for (int j = 0; j < rows * ATT_COLS; j++)
+			none += y[e][j] * 0;
+	if (isnan(none))
+		return false;
+	for (int e = 0; e < panels; e++)
+		for (int j = 0; j < rows * ATT_COLS; j++)
+			o[e * next + j] += y[e][j];
+	return true;
+}
+
+const struct att_few att_few_bf16_512 = { dot_bf16, mix_bf16 }, att_few_f32_512 = { dot_f32, mix_f32 }, att_few_f32_256 = { dot_256, mix_256 };
