@@ -26,13 +26,17 @@ static inline const char *there(const char *at, int64_t ld) { return (const char
 /* Row n < 8 from `at` on, by few registers. */
 #define ROW(at, n) ((at) + ((n) & 1 ? (n) == 1 ? ld : (n) == 3 ? ld3 : (n) == 5 ? ld5 : ld7 : (n) == 6 ? 2 * ld3 : (n) * ld))
 
-/* A row of q times ATT_COLS keys; what lies as far on is fetched, or not. */
+/* Row i of so many times ATT_COLS keys.  What lies as far on is fetched by the first row, or, of more rows than a few, a part by each: who asks for all at once waits. */
 #define DOT(name, isa, in, product) \
-in void name##_row(bool fetch, int64_t bytes, const char *q, const char *k, int64_t ld, float *s) \
+in void name##_row(int i, int rows, int64_t bytes, const char *q, const char *k, int64_t ld, float *s) \
 { \
 	int64_t ld3 = 3 * ld, ld5 = 5 * ld, ld7 = 7 * ld; \
 	for (int h = 0; h < ATT_COLS; h += 16, k += 16 * ld) { \
 		const char *a = k, *b = k + 8 * ld, *end = q + bytes, *a2 = there(a, ld), *b2 = there(b, ld); \
+		bool fetch = rows <= ATT_MIX && !i; \
+		for (int n = 16 * i / rows; n < 16 * (i + 1) / rows && rows > ATT_MIX; n++) \
+			for (int64_t c = 0; c < bytes; c += 64) \
+				__builtin_prefetch(a2 + n * ld + c); \
 		__m512 x[16]; \
 		_Pragma("GCC unroll 16") \
 		for (int n = 0; n < 16; n++) \
@@ -54,9 +58,8 @@ in void name##_row(bool fetch, int64_t bytes, const char *q, const char *k, int6
 } \
 isa static void name(int rows, int64_t bytes, const char *q, int64_t ldq, const char *k, int64_t ldk, float *s) \
 { \
-	name##_row(true, bytes, q, k, ldk, s); \
-	for (int i = 1; i < rows; i++) \
-		name##_row(false, bytes, q + i * ldq, k, ldk, s + i * ATT_COLS); \
+	for (int i = 0; i < rows; i++) \
+		name##_row(i, rows, bytes, q + i * ldq, k, ldk, s + i * ATT_COLS); \
 }
 DOT(dot_bf16, TBF16, INBF16, PAIRS)
 DOT(dot_f32, T512, IN512, FLOATS)
