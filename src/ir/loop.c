@@ -108,7 +108,8 @@ static bool in_arrays(const struct ir_op *o, uint32_t k)
 	return (grad || o->kind == IR_attention || o->kind == IR_attention_part) && (k < 3 || (grad && k == 4));
 }
 
-bool ir_attended(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, ir_val v)
+/* Do attentions alone read v, and, if they may, permutes? */
+static bool attended(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, ir_val v, bool permutes)
 {
 	uint32_t n = 0;
 	bool yes = true;
@@ -116,15 +117,17 @@ bool ir_attended(struct arena *a, const struct ir_module *m, const struct ir_fn 
 		const struct ir_op *o = &fn->op.p[ir_use_op(fn, u)];
 		const struct ir_loop l = o->kind == IR_loop ? ir_loop_view(a, m, fn, o) : (struct ir_loop){ 0 };
 		for (int k = 0; k < l.n && yes; k++)
-			yes = l.x[k].v != v || (l.x[k].role == ROLE_CONST && !l.x[k].asked && l.x[k].param && ir_attended(a, m, l.body, l.x[k].param));
+			yes = l.x[k].v != v || (l.x[k].role == ROLE_CONST && !l.x[k].asked && l.x[k].param && attended(a, m, l.body, l.x[k].param, permutes));
 		for (uint32_t k = 0; k < o->nin && yes && o->kind != IR_loop; k++)
-			yes = ir_in(fn, o, k) != v || in_arrays(o, k) || o->kind == IR_collective_permute;
+			yes = ir_in(fn, o, k) != v || in_arrays(o, k) || (permutes && o->kind == IR_collective_permute);
 	}
 	return yes && n && n == fn->val.p[v].nuse;
 }
 
+bool ir_attended(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, ir_val v) { return attended(a, m, fn, v, true); }
+
 bool ir_side_by_side(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o)
 {
 	return o->kind == IR_concatenate && o->nin == 2 && ir_attr(fn, o, AT_dim) == ir_vtype(m, fn, o->out)->rank - 2 &&
-	       fn->val.p[ir_in(fn, o, 0)].type == fn->val.p[ir_in(fn, o, 1)].type && ir_attended(a, m, fn, o->out);
+	       fn->val.p[ir_in(fn, o, 0)].type == fn->val.p[ir_in(fn, o, 1)].type && attended(a, m, fn, o->out, false);
 }
