@@ -17,6 +17,10 @@
 #define PAIRS(s, x, y) _mm512_dpbf16_ps(s, (__m512bh)(x), (__m512bh)(y))
 #define FLOATS(s, x, y) _mm512_fmadd_ps(x, y, s)
 
+/* Of two rows of 32 bf16 the pairs of their first and of their last 16 columns (vpermt2w). */
+#define PAIRS_LOW _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0)
+#define PAIRS_HIGH _mm512_add_epi16(PAIRS_LOW, _mm512_set1_epi16(16))
+
 /* Each 32 bits' two bf16, added. */
 IN512 __m512 add_pairs(__m512bh x)
 {

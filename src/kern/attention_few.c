@@ -64,14 +64,30 @@ isa static void name(int rows, int64_t bytes, const char *q, int64_t ldq, const 
 DOT(dot_bf16, TBF16, INBF16, PAIRS)
 DOT(dot_f32, T512, IN512, FLOATS)
 
-/* R rows of p times P panels of values: of each row of them a run of memory.  o: panels lie next bytes apart. */
-#define MIX_HEAD(R, P) \
+/* R rows of p times P panels of values: of each row of them a run of memory.  A step is a word of p, a float or a pair of bf16, and two lines of a panel, the
+ * second one so many bytes behind the first, from which low and high make the words of its columns.  o: panels lie next bytes apart. */
+#define MIX(name, isa, product, low, high, rows, line, second, R, P) \
+isa static bool name##_##R##_##P(const char *p, int64_t ldp, const char *v, int64_t ld, float *o, int64_t next) \
+{ \
 	__m512 x[R][P][2], none = _mm512_setzero_ps(); \
 	const char *next_v = there(v, ld); \
 	for (int i = 0; i < R; i++) \
 		for (int e = 0; e < P; e++) \
-			x[i][e][0] = x[i][e][1] = _mm512_setzero_ps();
-#define MIX_TAIL(R, P) \
+			x[i][e][0] = x[i][e][1] = _mm512_setzero_ps(); \
+	for (int j = 0; j < ATT_COLS; j += rows, v += rows * ld, next_v += rows * ld, p += 4) \
+		_Pragma("GCC unroll 4") \
+		for (int e = 0; e < P; e++) { \
+			__m512i a = _mm512_loadu_si512(v + e * line), b = _mm512_loadu_si512(v + e * line + second), y0 = low(a, b), y1 = high(a, b); \
+			__builtin_prefetch(next_v + e * line); \
+			__builtin_prefetch(next_v + e * line + second); \
+			_Pragma("GCC unroll 4") \
+			for (int i = 0; i < R; i++) { \
+				float word; \
+				memcpy(&word, p + i * ldp, 4); \
+				x[i][e][0] = product(x[i][e][0], K512(word), (__m512)y0); \
+				x[i][e][1] = product(x[i][e][1], K512(word), (__m512)y1); \
+			} \
+		} \
 	for (int i = 0; i < R; i++) \
 		for (int e = 0; e < P; e++) \
 			for (int c = 0; c < 2; c++) \
@@ -84,53 +100,15 @@ DOT(dot_f32, T512, IN512, FLOATS)
 				float *at = o + e * next + i * ATT_COLS + c * 16; \
 				_mm512_storeu_ps(at, _mm512_add_ps(_mm512_loadu_ps(at), x[i][e][c])); \
 			} \
-	return true;
+	return true; \
+}
+#define LOW_BF16(a, b) _mm512_permutex2var_epi16(a, PAIRS_LOW, b)
+#define HIGH_BF16(a, b) _mm512_permutex2var_epi16(a, PAIRS_HIGH, b)
+#define LOW_F32(a, b) a
+#define HIGH_F32(a, b) b
+#define MIX_BF16(R, P) MIX(mix_bf16, TBF16, PAIRS, LOW_BF16, HIGH_BF16, 2, 64, ld, R, P)
+#define MIX_F32(R, P) MIX(mix_f32, T512, FLOATS, LOW_F32, HIGH_F32, 1, 128, 64, R, P)
 
-#define MIX_BF16(R, P) \
-TBF16 static bool mix_bf16_##R##_##P(const char *p, int64_t ldp, const char *v, int64_t ld, float *o, int64_t next) \
-{ \
-	__m512i low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0); \
-	__m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16)); \
-	MIX_HEAD(R, P) \
-	for (int j = 0; j < ATT_COLS; j += 2, v += 2 * ld, next_v += 2 * ld, p += 4) \
-		_Pragma("GCC unroll 4") \
-		for (int e = 0; e < P; e++) { \
-			const char *at = v + e * 64; \
-			__m512i a = _mm512_loadu_si512(at), b = _mm512_loadu_si512(at + ld); \
-			__m512i y0 = _mm512_permutex2var_epi16(a, low, b), y1 = _mm512_permutex2var_epi16(a, high, b); \
-			__builtin_prefetch(next_v + e * 64); \
-			__builtin_prefetch(next_v + ld + e * 64); \
-			_Pragma("GCC unroll 4") \
-			for (int i = 0; i < R; i++) { \
-				float pair; \
-				memcpy(&pair, p + i * ldp, 4); \
-				x[i][e][0] = PAIRS(x[i][e][0], K512(pair), y0); \
-				x[i][e][1] = PAIRS(x[i][e][1], K512(pair), y1); \
-			} \
-		} \
-	MIX_TAIL(R, P) \
-}
-#define MIX_F32(R, P) \
-T512 static bool mix_f32_##R##_##P(const char *p, int64_t ldp, const char *v, int64_t ld, float *o, int64_t next) \
-{ \
-	MIX_HEAD(R, P) \
-	for (int j = 0; j < ATT_COLS; j++, v += ld, next_v += ld, p += 4) \
-		_Pragma("GCC unroll 4") \
-		for (int e = 0; e < P; e++) { \
-			const char *at = v + e * 128; \
-			__m512 y0 = _mm512_loadu_ps(at), y1 = _mm512_loadu_ps(at + 64); \
-			__builtin_prefetch(next_v + e * 128); \
-			__builtin_prefetch(next_v + e * 128 + 64); \
-			_Pragma("GCC unroll 4") \
-			for (int i = 0; i < R; i++) { \
-				float one; \
-				memcpy(&one, p + i * ldp, 4); \
-				x[i][e][0] = FLOATS(x[i][e][0], K512(one), y0); \
-				x[i][e][1] = FLOATS(x[i][e][1], K512(one), y1); \
-			} \
-		} \
-	MIX_TAIL(R, P) \
-}
 #define MIXES(name, M) M(1, 1) M(1, 2) M(1, 4) M(2, 1) M(2, 2) M(2, 4) M(3, 1) M(3, 2) M(4, 1) M(4, 2) \
 static bool name(int rows, int panels, const char *p, int64_t ldp, const char *v, int64_t ld, float *o, int64_t next) \
 { \

@@ -1,5 +1,6 @@
 /* Operands of attention, whatever their types and strides, as dense rows and from those as panels; results back. */
 #include "attention.h"
+#include "attention_512.h"
 
 #include <immintrin.h>
 #include <math.h>
@@ -129,8 +130,7 @@ static bool steps_plain(int es, const char *rows, int64_t ld_bytes, int64_t w, c
 __attribute__((target("avx512f,avx512bw")))
 static bool steps_512(int es, const char *rows, int64_t ld_bytes, int64_t w, char *panel, size_t bytes)
 {
-	__m512i low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
-	__m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16)), top = _mm512_set1_epi32((int)top_of(es));
+	__m512i low = PAIRS_LOW, high = PAIRS_HIGH, top = _mm512_set1_epi32((int)top_of(es));
 	__mmask32 bad = 0;
 	for (int64_t c = 0; c < w; c += ATT_COLS, panel += bytes)
 		for (int i = 0; i < ATT_FETCH * es / 4; i++) {

@@ -84,7 +84,7 @@ static struct err *writable(const char *path)
 	bool there = !stat(path, &st);
 	if (there && !S_ISREG(st.st_mode))
 		return S_ISDIR(st.st_mode) ? ERR(INVALID, "cannot write '%s': it is a folder", path) : NULL;
-	str_addf(&s, "%s.XXXXXX", path);
+	script_beside(&s, path);
 	int fd = mkstemp(s.p);
 	if (fd < 0)
 		e = ERR(UNAVAILABLE, "cannot write beside '%s': %s", path, strerror(errno));
@@ -278,7 +278,7 @@ static struct err *script(struct programs *p, char **argv, int *status)
 
 	if (!stat(to, &st) && !S_ISDIR(st.st_mode))
 		return ERR(INVALID, "cannot write into '%s': it is no folder", to);
-	str_addf(&folder, "%s.XXXXXX", to);       /* beside it: files change their names alone then */
+	script_beside(&folder, to);
 	if (!mkdtemp(folder.p))
 		e = ERR(UNAVAILABLE, "cannot write beside '%s': %s", to, strerror(errno));
 	else if (!(e = script_run("explain", "; of what is not run it takes one", argv, "RONDO_EXPLAIN", folder.p, status)))

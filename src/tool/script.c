@@ -17,6 +17,8 @@ const char *script_python(void)
 	return python && *python ? python : "python3";
 }
 
+void script_beside(struct str *s, const char *path) { str_addf(s, "%s.XXXXXX", path); }
+
 struct err *script_run(const char *command, const char *more, char **argv, const char *setting, const char *folder, int *status)
 {
 	ARR(char *) all = {0};

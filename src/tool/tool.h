@@ -63,6 +63,8 @@ struct err *run_check(const char *text, enum lower_tier tier, double *run_s);
 
 /* Runs a script (.py), or any program, with its arguments and RONDO_<setting> as a folder; *status as a shell has it: 128 and the signal.
  * INVALID: it is neither; more: what else the command takes. */
+/* The name, for mkstemp or mkdtemp, of what is made beside a path, so that a change of names is all that is left to do. */
+void script_beside(struct str *s, const char *path);
 struct err *script_run(const char *command, const char *more, char **argv, const char *setting, const char *folder, int *status);
 /* Runs argv and takes what it writes to standard output, added to *to. */
 struct err *script_output(char *const *argv, struct str *to, int *status);

@@ -76,7 +76,7 @@ static struct err *run(char **argv, int nfile, int *status)
 	if (!stat(to, &st) && S_ISDIR(st.st_mode))
 		return ERR(INVALID, "cannot write '%s': it is a folder", to);
 	struct str folder = {0};
-	str_addf(&folder, "%s.XXXXXX", to);       /* beside it: a name is all that changes then */
+	script_beside(&folder, to);
 	if (!mkdtemp(folder.p)) {
 		e = ERR(UNAVAILABLE, "cannot write beside '%s': %s", to, strerror(errno));
 		goto no;

@@ -234,34 +234,61 @@ static void goodbye(void **state)
 	leave_all(s, 2);
 }
 
+/* The job of s on a road; all have joined. */
+static void join_by(const char *road, struct side *s, int n)
+{
+	assert_null(conf_set("TRANSPORT", road));
+	join(s, n, 1);
+	for (int i = 0; i < n; i++)
+		if (s[i].e)
+			fail_msg("process %d: %s", i, s[i].e->msg);
+}
+
+/* Device i begins a launch with its peer, of the first two. */
+static struct sym_ep *begin_with(struct side *s, int i)
+{
+	static const int peer[] = { 1, 0 };
+	struct sym_ep *ep = sym_ep_of(s[i].w, i);
+
+	sym_begin(ep, &(struct sym_launch){ .prog = 7, .name = "p", .peer = &peer[i], .npeer = 1 });
+	return ep;
+}
+
+/* Device 1 fails the launch that it is in. */
+static void fail_by(struct side *s, struct err *why)
+{
+	sym_quit(sym_ep_of(s[1].w, 1), why, NULL, NULL);
+	err_free(why);
+}
+
+/* What device 0 hears where it waits for device 1. */
+static struct err *heard(struct side *s)
+{
+	struct sym_ep *ep = begin_with(s, 0);
+	struct sym_msg m;
+	struct err *e = sym_recv(ep, 1, 1, SYM_LEND, &m);
+
+	sym_end(ep, e);
+	return e;
+}
+
 /* One that fails and leaves says why it failed, whoever is late to ask, on every road. */
 static void last_words(void **state)
 {
 	static const char *const road[] = { "shm", "tcp" };
-	const int peer[] = { 1, 0 };
 	struct side s[2];
-	struct sym_msg m;
 
 	for (size_t k = 0; k < NELEM(road); k++) {
-		assert_null(conf_set("TRANSPORT", road[k]));
-		join(s, 2, 1);
-		for (int i = 0; i < 2; i++)
-			if (s[i].e)
-				fail_msg("process %d: %s", i, s[i].e->msg);
+		join_by(road[k], s, 2);
 		for (int first = 1; first >= 0; first--) {        /* the first reason counts, until it was heard */
-			struct err *why = ERR(INTERNAL, first ? "its disk is full" : "it has failed before");
-			sym_begin(sym_ep_of(s[1].w, 1), &(struct sym_launch){ .prog = 7, .name = "p", .peer = &peer[1], .npeer = 1 });
-			sym_quit(sym_ep_of(s[1].w, 1), why, NULL, NULL);
-			err_free(why);
+			begin_with(s, 1);
+			fail_by(s, ERR(INTERNAL, first ? "its disk is full" : "it has failed before"));
 			if (k == 0)
 				break;
 		}
 		sym_close(s[1].w);
 		s[1].w = NULL;
-		struct sym_ep *ep = sym_ep_of(s[0].w, 0);
-		sym_begin(ep, &(struct sym_launch){ .prog = 7, .name = "p", .peer = &peer[0], .npeer = 1 });
-		struct err *e = sym_recv(ep, 1, 1, SYM_LEND, &m);
-		sym_end(ep, e);
+		struct err *e = heard(s);
 		if (!e || e->code != ERR_ABORTED || strcmp(e->msg, "device 1 failed: its disk is full"))
 			fail_msg("%s: %s", road[k], e ? e->msg : "no error");
 		err_free(e);
@@ -274,36 +301,21 @@ static void last_words(void **state)
 static void last_words_before(void **state)
 {
 	static const char *const road[] = { "shm", "tcp" };
-	const int peer[] = { 1, 0 };
 	struct side s[3];
-	struct sym_msg m;
 
 	for (size_t k = 0; k < 4 * NELEM(road); k++) {
-		assert_null(conf_set("TRANSPORT", road[k / 4]));
-		join(s, 3, 1);
-		for (int i = 0; i < 2; i++) {
-			if (s[i].e)
-				fail_msg("process %d: %s", i, s[i].e->msg);
-			sym_begin(sym_ep_of(s[i].w, i), &(struct sym_launch){ .prog = 7, .name = "p", .peer = &peer[i], .npeer = 1 });
-		}
-		struct sym_ep *ep = sym_ep_of(s[0].w, 0);
-		sym_end(ep, NULL);
-		for (size_t behind = 0; behind < k / 2 % 2; behind++) {
-			sym_begin(ep, &(struct sym_launch){ .prog = 7, .name = "p", .peer = &peer[0], .npeer = 1 });
-			sym_end(ep, NULL);
-		}
-		struct err *why = ERR(UNAVAILABLE, "process 2 has died");
-		sym_quit(sym_ep_of(s[1].w, 1), why, NULL, NULL);
-		err_free(why);
+		join_by(road[k / 4], s, 3);
+		begin_with(s, 1);
+		for (size_t behind = 0; behind < 1 + k / 2 % 2; behind++)
+			sym_end(begin_with(s, 0), NULL);
+		fail_by(s, ERR(UNAVAILABLE, "process 2 has died"));
 		if (k % 2) {
 			sym_gone(s[0].w, 2, SYM_DEAD);
 		} else {
 			sym_close(s[1].w);
 			s[1].w = NULL;
 		}
-		sym_begin(ep, &(struct sym_launch){ .prog = 7, .name = "p", .peer = &peer[0], .npeer = 1 });
-		struct err *e = sym_recv(ep, 1, 1, SYM_LEND, &m);
-		sym_end(ep, e);
+		struct err *e = heard(s);
 		if (!e || strcmp(e->msg, "device 1 failed: process 2 has died"))
 			fail_msg("%s, %zu: %s", road[k / 4], k % 4, e ? e->msg : "no error");
 		err_free(e);
@@ -331,24 +343,13 @@ static void long_words(void **state)
 {
 	static const char *const road[] = { "shm", "tcp" };
 	static const char first[] = "device 1 failed: train.py:7 custom_call: Traceback", last[] = "ValueError: no such file";
-	const int peer[] = { 1, 0 };
 	struct side s[2];
-	struct sym_msg m;
 
 	for (size_t k = 0; k < NELEM(road); k++) {
-		assert_null(conf_set("TRANSPORT", road[k]));
-		join(s, 2, 1);
-		for (int i = 0; i < 2; i++)
-			if (s[i].e)
-				fail_msg("process %d: %s", i, s[i].e->msg);
-		struct err *why = ERR(INTERNAL, "%s%01000d\n%s", first + strlen("device 1 failed: "), 0, last);
-		sym_begin(sym_ep_of(s[1].w, 1), &(struct sym_launch){ .prog = 7, .name = "p", .peer = &peer[1], .npeer = 1 });
-		sym_quit(sym_ep_of(s[1].w, 1), why, NULL, NULL);
-		err_free(why);
-		struct sym_ep *ep = sym_ep_of(s[0].w, 0);
-		sym_begin(ep, &(struct sym_launch){ .prog = 7, .name = "p", .peer = &peer[0], .npeer = 1 });
-		struct err *e = sym_recv(ep, 1, 1, SYM_LEND, &m);
-		sym_end(ep, e);
+		join_by(road[k], s, 2);
+		begin_with(s, 1);
+		fail_by(s, ERR(INTERNAL, "%s%01000d\n%s", first + strlen("device 1 failed: "), 0, last));
+		struct err *e = heard(s);
 		size_t n = e ? strlen(e->msg) : 0;
 		if (n < 300 || strncmp(e->msg, first, strlen(first)) || strcmp(e->msg + n - strlen(last), last))
 			fail_msg("%s: %s", road[k], e ? e->msg : "no error");
