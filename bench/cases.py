@@ -579,6 +579,26 @@ def register_attention():
 register_attention()
 
 
+def attention_step(batch, length, keys, group, width, dtype, layers=4):
+    """Attention of a step of decoding in each of some layers, whose caches together are more than the processor keeps: one query for each of `group` heads that share a head of keys."""
+    shape = batch, length, keys, width
+
+    def f(q, at, *cache):
+        for k, v in zip(cache[::2], cache[1::2]):
+            score = jnp.einsum("bkgd,bskd->bkgs", q, k, preferred_element_type=jnp.float32) / width**0.5
+            p = jax.nn.softmax(jnp.where(jnp.arange(length) <= at, score, -1e30)).astype(v.dtype)
+            q = jnp.einsum("bkgs,bskd->bkgd", p, v)
+        return q
+
+    return simple(f, normal(batch, keys, group, width, dtype=dtype), np.int32(length), *(normal(*shape, seed=i, dtype=dtype) for i in range(2 * layers)))
+
+
+for name, dtype, step in (("f32", np.float32, (8, 528, 4, 2, 64)), ("bf16", ml_dtypes.bfloat16, (8, 528, 8, 2, 64)), ("bf16", ml_dtypes.bfloat16, (1, 8192, 8, 4, 128))):
+    read = 4 * 2 * step[0] * step[1] * step[2] * step[4] * np.dtype(dtype).itemsize
+    row(f"attention of a step {name} {step[0]}x{step[1]}x{step[2]}x{step[4]}, {step[3]} queries a head, 4 layers", tol=4e-2 if name == "bf16" else 1e-4, work=Work(read=read))(
+        functools.partial(attention_step, *step, dtype))
+
+
 @row("cosine attention f32 2048x64, a learned factor, with gradient", tol=1e-3, timeout=200, work=Work(flops=2 * 2048 * 2048 * 64 * 4 * 7))
 def cosine_attention():
     """Queries and keys of length one, the scores times a factor of each head (Swin Transformer V2)."""
