@@ -514,10 +514,10 @@ print(heard)
 
 @pytest.mark.only_rondo("what Rondo calls there")
 def test_no_interrupt_is_lost():
-    """While programs that call Python are compiled, loaded, run and freed Rondo calls functions of its own, which make nothing else of Ctrl-C, or of what is on its way already."""
+    """While programs that call Python are compiled, loaded, run and freed Rondo calls functions of its own, and none of them swallows Ctrl-C; nor does one raise what is on its way already."""
     r = subprocess.run([sys.executable, "-c", OFTEN], capture_output=True, text=True, timeout=120)
-    # one in hundreds is lost where other functions are called by C
-    assert r.returncode == 0 and int(r.stdout) >= 140, (r.returncode, r.stdout, r.stderr)
+    # One in hundreds is lost where C calls functions of others, which may say so.
+    assert r.returncode == 0 and int(r.stdout) >= 156 and not ("ignored" in r.stderr and "/rondo/" in r.stderr), (r.returncode, r.stdout, r.stderr)
 
 
 DEAF = """
