@@ -27,8 +27,8 @@ static _Thread_local struct pace {
 
 void copy_rows_past(char *to, int64_t by_to, const char *from, int64_t by_from, int64_t n, size_t row)
 {
-	enum { AHEAD = 8, NEAR = 4 * LINE };     /* rows that are fetched ahead where they are so far apart that no core does it by itself */
-	const bool apart = by_from > NEAR && row <= NEAR;
+	enum { AHEAD = 8, NEAR = 4 * LINE };     /* rows that are fetched ahead where they are so far apart that no core does it by itself, or fetches all between */
+	const bool apart = by_from >= NEAR && by_from > (int64_t)row && row <= NEAR;
 
 	for (; n > 0; n--, to += by_to, from += by_from)
 #if defined __x86_64__

@@ -10,8 +10,8 @@
 
 /* Boxes that are copied together; bytes of one before the next one's turn, and if it is in pieces shorter than a page; a result of so many bytes is
  * in no core's cache when it is read: what fills its lines goes past the caches, and no line is read to be written; turns that are fetched ahead while others are
- * woven. */
-enum { TOGETHER = 32, LINE = 64, PAGE = 4 << 10, SLAB = 32 << 10, LITTLE = 1 << 10, WEAVE = 4 << 10, LARGE = 4 << 20, AHEAD = 2 };
+ * woven; a core that reads a shorter piece fetches what lies beside it, too. */
+enum { TOGETHER = 32, LINE = 64, PAGE = 4 << 10, SLAB = 32 << 10, LITTLE = 1 << 10, WEAVE = 4 << 10, LARGE = 4 << 20, AHEAD = 2, FETCHED = 256 };
 
 /* Rows that are copied: loops around them, outermost first, and how far they have come.  woven: with the rows of so many boxes, itself the first, it
  * makes up longer ones. */
@@ -245,7 +245,7 @@ static bool shorter_pieces(const struct prog_coll *c)
 		box_init(&b, c, r, NULL, false, NULL, false);
 		if (!b.left)
 			continue;
-		read += n * LINE / (double)MIN(piece(&b, b.by_from), LINE);
+		read += n * FETCHED / (double)MIN(piece(&b, b.by_from), FETCHED);
 		written += n * LINE / (double)MIN(piece(&b, b.by_to), LINE) * (piece(&b, b.by_to) < LINE ? 4 : 1);
 	}
 	return written < read;
