@@ -641,8 +641,19 @@ static ir_group linked(struct part *p, const int64_t *w, int64_t n, int row)
 	return ir_group_add(p->m, rows, cols, id);
 }
 
+/* Which of two devices that hold a box lends it to dev: it itself, else one of its host, else who has lent less, of two alike the first. */
+static int nearer(const struct part *p, const int64_t *lent, int dev, int a, int b)
+{
+	const int32_t *host = p->plan->host;
+	if (a == dev || b == dev)
+		return dev;
+	if (host && (host[a] == host[dev]) != (host[b] == host[dev]))
+		return host[a] == host[dev] ? a : b;
+	return lent[b] < lent[a] ? b : a;
+}
+
 /* Each device puts its part together from the boxes of others' parts that it lacks: what is long enough goes in one step, where the steps below
- * would write it several times, or in short rows.  Of devices that hold a box, one's own first, each lends about as much.  0: it is not worth it,
+ * would write it several times, or in short rows.  0: it is not worth it,
  * nothing moves, or there are too many boxes to be written into the program. */
 static ir_val redistributed(struct part *p, struct ir_b *b, ir_val v, ir_shard from, ir_shard to, int rank)
 {
@@ -686,7 +697,7 @@ static ir_val redistributed(struct part *p, struct ir_b *b, ir_val v, ir_shard f
 				if (own[j] != own[dev] || memcmp(have + j * rank, have + k * rank, sizeof *have * (size_t)rank))
 					continue;
 				first = j >= k;
-				by = by != dev && (j == dev || lent[j] < lent[by]) ? j : by;
+				by = nearer(p, lent, dev, by, j);
 			}
 			if (!first)
 				continue;
