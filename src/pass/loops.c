@@ -31,6 +31,7 @@ struct loop {
 	struct affine *aff;      /* per body value */
 	enum plan *plan;         /* per operand */
 	bool *reversed;          /* SLICED, STACKED: last row first */
+	ir_shard *placed;        /* STACKED: where the body says that the stack lies, 0: it does not */
 	struct sunk { ir_val leaf[8], op[64]; int nleaf, nop; } *sunk;    /* SUNK: the expression, in order */
 };
 
@@ -368,6 +369,8 @@ static void choose(struct loop *l)
 			l->plan[k] = way ? SLICED : sinkable(l, l->in[k], &l->sunk[k]) ? SUNK : INVARIANT;
 		} else {                 /* a stacked result: the body updates one row and does nothing else with it */
 			const struct ir_op *o = ir_def(body, body->result.p[l->v.x[k].result]);
+			for (; o && o->kind == IR_sharding_constraint && body->val.p[o->out].nuse == 1; o = ir_def(body, ir_in(body, o, 0)))
+				l->placed[k] = l->placed[k] ? l->placed[k] : (ir_shard)ir_attr(body, o, AT_sharding);
 			if (o && o->kind == IR_dynamic_update_slice && ir_in(body, o, 0) == p && body->val.p[p].nuse == 1 && body->val.p[o->out].nuse == 1 && l->trip > 0)
 				way = row_index(l, o, 2, ir_vtype(l->r->m, body, p), ir_vtype(l->r->m, body, ir_in(body, o, 1)));
 			if (way)
@@ -458,7 +461,7 @@ static void refill(struct loop *l, struct making *g, bool cond, ir_val *map)
 	const struct ir_fn *src = cond ? l->v.cond : l->v.body;
 	struct ir_b b = { r->m, cond ? g->l.cond : g->l.body, l->o->loc };
 	int *stack = ARENA_NEW(r->a, int, src->val.n);          /* parameter -> operand that is SLICED or STACKED, + 1 */
-	bool *wanted = ARENA_NEW(r->a, bool, src->result.n);
+	bool *wanted = ARENA_NEW(r->a, bool, src->result.n), *row = ARENA_NEW(r->a, bool, src->val.n);      /* a row of a stack that is STACKED, not the stack */
 	if (!cond)
 		map[IR_LOOP_TURN] = IR_LOOP_TURN;
 	for (int k = 0; k < l->v.n; k++) {
@@ -494,6 +497,12 @@ static void refill(struct loop *l, struct making *g, bool cond, ir_val *map)
 		if (k >= 0 && l->plan[k] == STACKED && o->kind == IR_dynamic_update_slice) {
 			const struct ir_type_info *t = ir_vtype(r->m, src, ir_in(src, o, 1));
 			map[o->out] = ir_reshape(&b, map[ir_in(src, o, 1)], t->rank - 1, t->dim + 1);
+			row[o->out] = true;
+			continue;
+		}
+		if (o->kind == IR_sharding_constraint && row[ir_in(src, o, 0)]) {       /* the stack has it, behind the loop */
+			map[o->out] = map[ir_in(src, o, 0)];
+			row[o->out] = true;
 			continue;
 		}
 		ir_val *a = ARENA_NEW(r->a, ir_val, o->nin);
@@ -532,6 +541,8 @@ static void rebuild(struct loop *l)
 			*to = ir_const_i(&r->b, r->b.fn->val.p[l->in[k]].type, (int64_t)((uint64_t)l->first[k] + (uint64_t)l->trip * (uint64_t)l->step[k]));
 		else
 			*to = gives(l, k) ? v + (ir_val)result[g.slot[k]] : l->in[k];
+		if (l->plan[k] == STACKED && l->placed[k])
+			*to = ir_emit_raw(&r->b, IR_sharding_constraint, 1, to, 1, &r->b.fn->val.p[*to].type, (int64_t[]){ l->placed[k] }, 1);
 	}
 	arr_free(&g.leaf);
 }
@@ -546,6 +557,7 @@ static void loop_init(struct loop *l, struct rewrite *r, const struct ir_op *o, 
 	l->step = ARENA_NEW(r->a, int64_t, l->v.n);
 	l->plan = ARENA_NEW(r->a, enum plan, l->v.n);
 	l->reversed = ARENA_NEW(r->a, bool, l->v.n);
+	l->placed = ARENA_NEW(r->a, ir_shard, l->v.n);
 	l->sunk = ARENA_NEW(r->a, struct sunk, l->v.n);
 }
 

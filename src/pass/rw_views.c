@@ -305,6 +305,15 @@ ir_val rw_reduce_of_one(struct rewrite *r, const struct ir_op *o, const ir_val *
 	return ir_bin(&r->b, e, start, ir_reshape(&r->b, in[0], t->rank, t->dim));
 }
 
+/* Under explicit axes JAX puts one behind every op, counters and indices of loops too. */
+ir_val rw_placed_number(struct rewrite *r, const struct ir_op *o, const ir_val *in)
+{
+	const struct ir_type_info *t = result_type(r, o);
+	const struct ir_op *x = ir_def(r->b.fn, in[0]);
+	bool number = dtype_info[t->dtype].cls != DT_FLOAT && dtype_info[t->dtype].cls != DT_COMPLEX;
+	return !t->rank && (number || (x && x->kind == IR_constant)) && !r->m->shard.p[ir_attr(r->from, o, AT_sharding)].npart ? in[0] : 0;
+}
+
 ir_val rw_iota_of_one(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 {
 	const struct ir_type_info *t = result_type(r, o);

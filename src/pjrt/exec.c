@@ -681,6 +681,18 @@ struct err *pjrt_Executable_OptimizedProgram(struct pjrt_Executable_OptimizedPro
 
 struct text { const char *fingerprint; struct str s; };
 
+/* A line for each collective by HLO's name, which is what users, and JAX's own tests, look for in a compiled program's text. */
+static void hlo_names(struct str *s, const struct prog *p)
+{
+	for (uint32_t i = 0; i < p->ncoll; i++) {
+		const struct prog_coll *c = &p->coll[i];
+		str_add(s, c->kind == COLL_permute || c->kind == COLL_broadcast ? "# collective-" : "# ");
+		for (const char *n = prog_coll_name[c->kind]; *n; n++)
+			str_addn(s, *n == '_' ? "-" : n, 1);
+		str_addf(s, "(%s), %lld bytes\n", dtype_info[c->dtype].name, (long long)(c->inner * c->outer));
+	}
+}
+
 static struct err *text_of(void *v)
 {
 	struct text *t = v;
@@ -688,8 +700,10 @@ static struct err *text_of(void *v)
 	struct mem_undo u;
 	mem_lock(&u, &live_lock);
 	for (struct pjrt_exec *x = live; x && !s.n; x = x->next)
-		if (!strcmp(x->fingerprint, t->fingerprint))
+		if (!strcmp(x->fingerprint, t->fingerprint)) {
+			hlo_names(&s, x->prog);
 			prog_print(&s, x->prog);
+		}
 	mem_unlock(&u);
 	t->s = s;
 	return NULL;

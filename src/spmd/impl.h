@@ -287,6 +287,9 @@ void scope_finish_sums(struct part *p, struct scope *s, const struct ir_op *o);
 void scope_note_sum(struct part *p, struct scope *s, const struct ir_op *o);
 /* Sums of parts are parts of sums: o is done on them, if it is an op of which that is true and whose operands are all partial alike. */
 bool scope_keeps_sums(struct part *p, struct scope *s, const struct ir_op *o);
+/* What o says, if it is a constraint to parts of a sum ("unreduced"), and what v's only reader says; else 0. */
+ir_shard scope_says_parts(struct part *p, const struct ir_fn *fn, const struct ir_op *o);
+ir_shard scope_read_in_parts(struct part *p, const struct ir_fn *fn, ir_val v);
 /* v of the device, on all. */
 ir_val scope_same(struct part *p, struct scope *s, ir_val v, int64_t device);
 /* Op o of a function with values v, whose operands in lie as have says; its results, in out, lie as lie says then, perhaps as sums to be made. */

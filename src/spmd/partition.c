@@ -381,9 +381,11 @@ static struct err *do_loop(struct part *p, struct scope *s, const struct ir_op *
 			p->spare -= MAX(0, part_local(p, fn->val.p[q->v].type, at[k]) - part_local(p, fn->val.p[q->v].type, s->sh[q->v]));
 			par[q->param - 1] = part_shifted(p, at[k], t->rank - 1, 1);
 		} else if (ir_role_is_out(q->role)) {
-			res[q->result] = (ir_shard)PART_ANY;
+			ir_shard parts = scope_read_in_parts(p, fn, o->out + (uint32_t)q->result);
+			res[q->result] = parts ? part_shifted(p, parts, t->rank - 1, 1) : (ir_shard)PART_ANY;
 		} else if (q->result >= 0) {
-			res[q->result] = par[q->param - 1] = at[k] = part_summed(p, scope_wanted(s, o->out + (uint32_t)q->result));
+			ir_shard parts = scope_says_parts(p, l.body, ir_def(l.body, l.body->result.p[q->result]));
+			res[q->result] = par[q->param - 1] = at[k] = parts ? parts : part_summed(p, scope_wanted(s, o->out + (uint32_t)q->result));
 		} else {
 			const struct values *body = part_values(p, l.body);
 			scope_finish(p, s, q->v, body->want[q->param]);
@@ -433,8 +435,9 @@ static struct err *do_loop(struct part *p, struct scope *s, const struct ir_op *
 		const struct ir_loop_operand *q = &l.x[k];
 		const struct ir_type_info *t = scope_type(p, s, q->v);
 		if (ir_role_is_out(q->role)) {
-			scope_finish(p, s, q->v, 0);
 			at[k] = part_shifted(p, got[q->result], t->rank, -1);
+			if (!part_sum(p, at[k]))
+				scope_finish(p, s, q->v, 0);
 		}
 		in[k] = ir_convert(&s->b, scope_fetch(p, s, q->v, at[k]), part_wide(p, t->dtype, at[k]));
 		if (q->asked)

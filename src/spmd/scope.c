@@ -131,13 +131,25 @@ static bool scales(struct part *p, struct scope *s, const struct ir_op *o)
 	return (o->kind == IR_multiply ? by <= 1 : by >= 1 && by < INFINITY) && (!by || frexp(by, &power) == 0.5);
 }
 
+ir_shard scope_says_parts(struct part *p, const struct ir_fn *fn, const struct ir_op *o)
+{
+	ir_shard h = o && o->kind == IR_sharding_constraint ? (ir_shard)ir_attr(fn, o, AT_sharding) : 0;
+	return part_sum(p, h) ? h : 0;
+}
+
+ir_shard scope_read_in_parts(struct part *p, const struct ir_fn *fn, ir_val v)
+{
+	return fn->val.p[v].nuse == 1 && ir_use_first(fn, v) ? scope_says_parts(p, fn, &fn->op.p[ir_use_op(fn, ir_use_first(fn, v))]) : 0;
+}
+
 bool scope_keeps_sums(struct part *p, struct scope *s, const struct ir_op *o)
 {
 	ir_val first = o->nin ? ir_in(s->from, o, 0) : 0;
 	ir_shard h = o->nin ? s->sh[first] : 0, summed = part_summed(p, h);
 	if (!part_sum(p, h))
 		return false;
-	bool scaled = scales(p, s, o), linear = scaled || o->kind == IR_add || o->kind == IR_subtract || o->kind == IR_negate || o->kind == IR_transpose ||
+	bool cast = o->kind == IR_convert && dtype_info[scope_type(p, s, o->out)->dtype].cls == DT_FLOAT && scope_read_in_parts(p, s->from, o->out);      /* each its own, if the program says so */
+	bool scaled = scales(p, s, o), linear = scaled || cast || o->kind == IR_add || o->kind == IR_subtract || o->kind == IR_negate || o->kind == IR_transpose ||
 	                                        o->kind == IR_reshape || (o->kind == IR_broadcast && scope_type(p, s, first)->bytes == scope_type(p, s, o->out)->bytes);
 	if (!linear)
 		return false;
@@ -168,7 +180,7 @@ bool scope_keeps_sums(struct part *p, struct scope *s, const struct ir_op *o)
 	ir_shard to = part_shard(p, x, x->nin, mesh, f);
 	uint32_t n;
 	int64_t *w = ir_attr_copy(&p->a, s->from, o, &n);
-	ir_val v = ir_emit(&s->b, (enum ir_kind)o->kind, o->nin, in, part_type(p, s->from->val.p[o->out].type, to, dt), w, n);
+	ir_val v = cast ? ir_convert(&s->b, in[0], scope_type(p, s, o->out)->dtype) : ir_emit(&s->b, (enum ir_kind)o->kind, o->nin, in, part_type(p, s->from->val.p[o->out].type, to, dt), w, n);
 	scope_give(p, s, o->out, v, part_with_sum(p, to, mesh, part_axes(p, part_sum(p, h), 0), scope_type(p, s, o->out)->rank));
 	return true;
 }
