@@ -1,4 +1,6 @@
 """Values that are sharded outside manual computations: the same numbers as unsharded, or an error that names the operation."""
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -160,6 +162,37 @@ def test_sum_of_an_explicit_sharding_rounds_once():
     exact = np.asarray(x, np.float64).sum(1)
     best = np.asarray(jnp.asarray(exact, np.float32).astype(jnp.bfloat16), np.float64)
     np.testing.assert_array_equal(np.asarray(got, np.float64)[:, 0], best)
+
+
+@pytest.mark.parametrize("compute", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("stacked", [False, True])
+def test_unreduced_gradients_are_summed_once(stacked, compute):
+    """Explicit axes, gradients accumulated over microbatches as parts of sums: one sum behind the loop, in one exchange."""
+    rng = np.random.default_rng(3)
+    ws = tuple(np.eye(8, dtype=np.float32) + 0.1 * rng.standard_normal((8, 8), np.float32) for _ in range(3))
+    xs = rng.standard_normal((4, 16, 8), np.float32)
+
+    def model(ws, x):
+        if stacked:
+            return jnp.sum(lax.scan(lambda h, w: (jnp.dot(h.astype(compute), w.astype(compute)), None), x.astype(compute), ws)[0].astype(jnp.float32))
+        for w in ws:
+            x = jnp.dot(x.astype(compute), w.astype(compute))
+        return jnp.sum(x.astype(jnp.float32))
+
+    def step(ws, xs, place=lambda v, s: v):
+        none = place(jax.tree.map(jnp.zeros_like, ws), P(unreduced={"x"}))
+        sums, _ = lax.scan(lambda a, x: (jax.tree.map(jnp.add, a, jax.grad(model)(ws, x)), None), none, xs)
+        return place(sums, P())
+
+    want = jax.jit(step)(np.stack(ws) if stacked else ws, xs)
+    m = jax.make_mesh((N,), ("x",), devices=jax.devices()[:N], axis_types=(AxisType.Explicit,))
+    with jax.set_mesh(m):
+        put = jax.device_put(np.stack(ws) if stacked else ws, P(reduced={"x"})), jax.device_put(xs, P(None, "x"))
+        f = jax.jit(functools.partial(step, place=jax.sharding.reshard)).lower(*put).compile()
+        got = f(*put)
+    assert f.as_text().count("all-reduce(") == 1
+    for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(g, w, rtol=1e-5 if compute == jnp.float32 else 5e-2, atol=1e-5 if compute == jnp.float32 else 0.5)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int32])
