@@ -4,7 +4,7 @@
     bench/reshard.py                      24 random pairs of shardings, 8 devices, 64 MB
     bench/reshard.py --pairs 100 --seed 7
     bench/reshard.py --mb 256 --rank 2    larger arrays, of two dimensions
-    bench/reshard.py --only "4x2 P('x', 'y') P('y', 'x')"
+    bench/reshard.py --only "4x2 4096x4096 P('x', 'y') P('y', 'x')"
 
 The program is the identity, its argument in one sharding and its result in another, on meshes of 8, 4x2 and 2x2x2 devices of one process.
 The limit is memcpy on all cores, of as many bytes as all results have, from buffers of the arguments' size to buffers of the results',

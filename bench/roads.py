@@ -23,6 +23,7 @@ turns, two calls at a time, of which the second counts; a figure is the median o
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import pathlib
@@ -43,8 +44,16 @@ ROADS = {"symmetric": {}, "in order": {"RONDO_RING": "in_order"}, "heads": {"RON
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-q"]
 
 
-def worker(at, road, heads, keys, size):
-    """Answers each line that asks for a length with one of seconds and bytes."""
+MASKS = "plain", "causal", "window", "documents"
+
+
+def shape_of(what, length, heads, keys, size, mask="causal", kind="bfloat16"):
+    """One line to a worker: forward or gradient, rows, heads, heads of keys, the size of one, mask, type."""
+    return f"{what} {mask} {kind} {length} {heads} {keys} {size}"
+
+
+def worker(at, road):
+    """Answers each line of shape_of with seconds and bytes."""
     import time
 
     import jax
@@ -64,11 +73,13 @@ def worker(at, road, heads, keys, size):
     split = NamedSharding(Mesh(np.array(jax.devices()), ("s",)), P(None, "s"))
     made = {}
 
-    def attention(q, k, v):
-        return jax.nn.dot_product_attention(q, k, v, is_causal=True)
+    def attention(q, k, v, document, mask):
+        if mask == "documents":
+            return jax.nn.dot_product_attention(q, k, v, mask=(document[:, :, None] == document[:, None, :])[:, None], is_causal=True)
+        return jax.nn.dot_product_attention(q, k, v, is_causal=mask != "plain", local_window_size=(q.shape[1] // 8, 0) if mask == "window" else None)
 
-    def gradient(q, k, v, do):
-        o, back = jax.vjp(attention, q, k, v)
+    def gradient(q, k, v, do, document, mask):
+        o, back = jax.vjp(lambda *x: attention(*x, document, mask), q, k, v)
         return o, back(do)
 
     line = socket.socket(socket.AF_UNIX)
@@ -76,15 +87,17 @@ def worker(at, road, heads, keys, size):
     line = line.makefile("rw")
     print("ready", file=line, flush=True)
     for ask in line:
-        what, length = ask.split()
-        if (what, length) not in made:
+        if ask not in made:
             made.clear()
-            rows, few = (1, int(length), heads, size), (1, int(length), keys, size)
-            args = [drawn(s, split, i) for i, s in enumerate((rows, few, few, rows)[:3 if what == "forward" else 4])]
-            f = jax.jit(attention if what == "forward" else gradient).lower(*args).compile()
-            made[what, length] = f, args, f.memory_analysis().temp_size_in_bytes
+            what, mask, kind, *sizes = ask.split()
+            length, heads, keys, size = map(int, sizes)
+            rows, few = (1, length, heads, size), (1, length, keys, size)
+            args = [drawn(s, split, i).astype(kind) for i, s in enumerate((rows, few, few, rows)[:3 if what == "forward" else 4])]
+            args.append(jax.make_array_from_callback((1, length), split, lambda i, n=length: np.arange(n, dtype=np.int32)[None][i] * 5 // n))
+            f = jax.jit(functools.partial(attention if what == "forward" else gradient, mask=mask)).lower(*args).compile()
+            made[ask] = f, args, f.memory_analysis().temp_size_in_bytes
             jax.block_until_ready(f(*args))
-        f, args, held = made[what, length]
+        f, args, held = made[ask]
         jax.block_until_ready(f(*args))                 # what ran before has the caches, and threads that do not sleep yet
         begin = time.perf_counter()
         jax.block_until_ready(f(*args))
@@ -104,7 +117,7 @@ class Job:
             port = s.getsockname()[1]
         where = ADDRESS[0] if hosts else "127.0.0.1"
         env = {**os.environ, **(ROADS[road] or {}), "PROCESSES": str(a.processes), "DEVICES": str(a.devices), "COORDINATOR": f"{where}:{port}", "TF_CPP_MIN_LOG_LEVEL": "3"}
-        command = [sys.executable, __file__, "--worker", at, road, str(a.heads), str(a.keys), str(a.size)]
+        command = [sys.executable, str(HERE / "roads.py"), "--worker", at, road]
         self.all = []
         with open(at + ".log", "w") as log:
             if road == "mpi":
@@ -129,9 +142,9 @@ class Job:
             raise SystemExit(f"a process has ended\n{pathlib.Path(self.log).read_text()}")
         return text
 
-    def sample(self, what, length):
+    def sample(self, shape):
         for x in self.line:
-            print(what, length, file=x, flush=True)
+            print(shape, file=x, flush=True)
         all = [json.loads(self.answer(x)) for x in self.line]
         return max(t for t, _ in all), max(b for _, b in all)
 
@@ -157,11 +170,12 @@ def compare(a, jobs, what):
         times, held = {k: [] for k in jobs}, {}
         scores = 4 * a.heads * length**2 / (a.processes * a.devices) * (1 if what == "forward" else 3)
         there = {k: j for k, j in jobs.items() if ROADS[k] is not None or scores * a.devices < a.gb * 2**30}
+        shape = shape_of(what, length, a.heads, a.keys, a.size)
         for j in there.values():
-            j.sample(what, length)
+            j.sample(shape)
         for turn in range(a.rounds):
             for k in [*there][turn % len(there):] + [*there][:turn % len(there)]:
-                t, held[k] = there[k].sample(what, length)
+                t, held[k] = there[k].sample(shape)
                 times[k].append(t)
         middle = {k: statistics.median(t) for k, t in times.items() if t}
         least = middle.get("symmetric", min(middle.values()))
@@ -179,7 +193,7 @@ def compare(a, jobs, what):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--worker", nargs=5, help=argparse.SUPPRESS)
+    p.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     p.add_argument("--processes", type=int, default=2)
     p.add_argument("--devices", type=int, default=1, help="of one process")
     p.add_argument("--lengths", type=int, nargs="+", default=[8192, 16384, 32768])
@@ -195,8 +209,7 @@ def main():
     p.add_argument("--markdown", action="store_true")
     a = p.parse_args()
     if a.worker:
-        at, road, *sizes = a.worker
-        return worker(at, road, *map(int, sizes))
+        return worker(*a.worker)
     names = [k for k in ROADS if k in a.only.split(",")]
     unknown = [k for k in a.only.split(",") if k not in ROADS]
     if unknown or not names:
@@ -215,9 +228,15 @@ def main():
             j.end()
 
 
-if __name__ == "__main__":
+def this_tree():
+    """The library and the modules of this clone, not what was installed some time ago."""
     root = HERE.parent
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(root / "python"), str(root / "tests/jax/discover"), *filter(None, [os.environ.get("PYTHONPATH")])])
-    os.environ.setdefault("RONDO_LIBRARY", str(root / "build" / "librondo.so"))      # not one that was installed some time ago
-    sys.path[:0] = [str(root / "python"), str(root / "tests/jax/discover")]
+    here = [str(root / "python"), str(root / "tests/jax/discover")]
+    os.environ["PYTHONPATH"] = os.pathsep.join([*here, *filter(None, [os.environ.get("PYTHONPATH")])])
+    os.environ.setdefault("RONDO_LIBRARY", str(root / "build" / "librondo.so"))
+    sys.path[:0] = here
+
+
+if __name__ == "__main__":
+    this_tree()
     main()
