@@ -9,14 +9,24 @@
 #include "ring.h"
 
 /* Rows of a device, and devices: of fewer the blocks that go round, the sums of two turns, are no less than all of them.  A turn of fewer rows than WORTH takes
- * up to a quarter longer than its share of all at once, which is little memory up to so many. */
-enum { LEAST = 256, DEVICES = 4, WORTH = 1024, LITTLE = 16384 };
+ * up to a quarter longer than its share of all at once, which is little memory up to so many; so does one of more rows whose sums are few bytes, as those of
+ * keys that many queries share. */
+enum { LEAST = 256, DEVICES = 4, WORTH = 1024, LITTLE = 16384, MUCH = 8 << 20 };
+
+/* Bytes of the sums of all blocks. */
+static int64_t sums_of(const struct ir_module *m, const struct ir_fn *fn, const struct ring *r)
+{
+	int64_t n = 0;
+	for (uint32_t k = r->side == RING_KEYS; k < (r->side == RING_KEYS ? 3 : 1); k++)
+		n += ir_vtype(m, fn, r->att->out + k)->bytes;
+	return n;
+}
 
 bool ring_loops(const struct pass_opts *o, struct arena *a, const struct ir_module *m, const struct ir_fn *fn, struct ring *r)
 {
 	const struct ir_group_info *i = &m->group.p[r->group];
 	bool own = r->att->kind == IR_attention_grad || (r->att->kind == IR_attention_grad_add && r->side == RING_QUERIES);
-	bool pays = r->len >= WORTH || r->len * r->members >= LITTLE || ring_small_too();
+	bool pays = (r->len >= WORTH && sums_of(m, fn, r) >= MUCH) || r->len * r->members >= LITTLE || ring_small_too();
 	if (!own || r->members < DEVICES || r->len < LEAST || !pays || plan_groups_of(&o->plan, i->nrow, i->ncol, i->id).hosts > 1)
 		return false;
 	ring_reach(a, m, fn, r, 1, false);
