@@ -33,6 +33,7 @@ struct ring {
 	struct ring_chain to[3];             /* of results that are scattered; no end: the others */
 	int nres;
 	const int *hop[2];                   /* of each member's block, how far it goes each way (ring_reach) */
+	double hidden;                       /* scores up to it have no weight, as each row has others; -INFINITY: none are known (ring_reach) */
 	int heads, parts;                    /* the dimension of all operands of products that hosts have parts of, instead of rows, and in how many parts it goes (ring_heads) */
 	ir_val in[RING_IN], out[3];          /* what the region reads and gives */
 };
@@ -65,7 +66,7 @@ ir_val ring_for_each(struct ir_b *b, ir_val x, int d, int64_t n);
 /* x goes from each member k of a row to member to[k], from which none if that is negative; 0: from none at all.  loc: of the collective that it stands for,
  * by which rondo explain knows what that is. */
 ir_val ring_send(struct ir_b *b, const struct ring *r, ir_val x, const int *to, ir_loc loc);
-/* The score function with -inf, and a slope of 0, where one more parameter is false. */
+/* The score function with -inf, and a slope of 0, where one more parameter is false, or where it hides (r->hidden). */
 ir_fnid ring_there(struct ir_b *b, const struct ir_fn *fn, const struct ring *r);
 /* The same where a score is no more than `hidden`. */
 ir_fnid ring_hidden(struct ir_b *b, const struct ir_fn *fn, const struct ring *r, double hidden);

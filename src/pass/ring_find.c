@@ -339,15 +339,6 @@ static void only_where(struct ir_b *b, const struct ring *r, ir_val is, ir_val *
 		out[k] = ir_select(b, is, out[k], ir_const_f(b, b->fn->val.p[out[k]].type, k ? 0 : -INFINITY));
 }
 
-ir_fnid ring_there(struct ir_b *at, const struct ir_fn *fn, const struct ring *r)
-{
-	struct ir_b b = *at;
-	ir_val is, out[3];
-	score_begin(&b, "there", fn, r, &is, out);
-	only_where(&b, r, is, out);
-	return score_end(&b, fn, r, out);
-}
-
 /* v with -inf in the place of numbers up to `hidden` that are chosen for it; *any: there is one. */
 static ir_val hide(struct ir_b *b, ir_val v, double hidden, bool *any)
 {
@@ -367,19 +358,35 @@ static ir_val hide(struct ir_b *b, ir_val v, double hidden, bool *any)
 	return ir_select(b, c, x, y);
 }
 
-/* Where it is a number that the program chooses, the score stays a plain product elsewhere, which kernels know. */
-ir_fnid ring_hidden(struct ir_b *at, const struct ir_fn *fn, const struct ring *r, double hidden)
+/* Scores up to `hidden` are -inf.  Where it is a number that the program chooses, the score stays a plain product elsewhere, which kernels know. */
+static void veil(struct ir_b *b, const struct ring *r, double hidden, ir_val *out)
 {
-	struct ir_b b = *at;
 	bool chosen = false;
-	ir_val out[3];
-	score_begin(&b, "hidden", fn, r, NULL, out);
-	ir_val score = hide(&b, out[0], hidden, &chosen);
+	ir_val score = hide(b, out[0], hidden, &chosen);
 	if (chosen)                      /* with a weight of 0, whatever its slope */
 		out[0] = score;
 	else                             /* a NaN is not hidden */
-		only_where(&b, r, ir_un(&b, ELEM_not, ir_bin(&b, ELEM_compare_le, out[0], ir_const_f(&b, b.fn->val.p[out[0]].type, hidden))), out);
+		only_where(b, r, ir_un(b, ELEM_not, ir_bin(b, ELEM_compare_le, out[0], ir_const_f(b, b->fn->val.p[out[0]].type, hidden))), out);
+}
+
+ir_fnid ring_there(struct ir_b *at, const struct ir_fn *fn, const struct ring *r)
+{
+	struct ir_b b = *at;
+	ir_val is, out[3];
+	score_begin(&b, "there", fn, r, &is, out);
+	if (r->hidden > -INFINITY)
+		veil(&b, r, r->hidden, out);
+	only_where(&b, r, is, out);
 	return ir_rebuild(b.m, ir_fn_of(b.m, score_end(&b, fn, r, out)))->id;      /* without the number */
+}
+
+ir_fnid ring_hidden(struct ir_b *at, const struct ir_fn *fn, const struct ring *r, double hidden)
+{
+	struct ir_b b = *at;
+	ir_val out[3];
+	score_begin(&b, "hidden", fn, r, NULL, out);
+	veil(&b, r, hidden, out);
+	return ir_rebuild(b.m, ir_fn_of(b.m, score_end(&b, fn, r, out)))->id;
 }
 
 ir_type ring_sum_type(struct ir_b *b, const struct ir_fn *fn, const struct ring *r, ir_val v, int d, int64_t n)

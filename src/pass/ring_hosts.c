@@ -11,6 +11,8 @@
 
 #include <math.h>
 
+#include <math.h>
+
 enum { LEAST = 64, HOSTS = 64 };     /* rows of a turn; hosts at most */
 
 int ring_per_host(const struct pass_opts *o, const struct ir_module *m, const struct ring *r)
@@ -151,7 +153,7 @@ struct turns {
 	struct step step[2 * HOSTS]; /* n of them */
 	ir_group host;               /* the rows of the group, a host each */
 	ir_val number;               /* of this host, if something is cut by it, or some hosts have no part in a turn */
-	ir_fnid some;                /* the score function where not all blocks are there; 0: not made yet */
+	ir_fnid some, veiled;        /* the score function where not all blocks are there, and where all are and it hides; 0: not made yet */
 	bool barrier;                /* all wait for all behind every hop */
 	int *to;                     /* per member: scratch */
 };
@@ -229,9 +231,12 @@ static uint32_t operands(struct turns *t, const ir_val *x, struct step s, ir_val
 		all[k] = j < k && dim == ir_attr(t->fn, r->from[j].end, AT_dim) ? all[j] : in_host(t, IR_all_gather, x[k], dim, g->loc);
 		in[k] = ring_read(t->b, t->fn, r, (int)k, all[k], t->h);
 	}
-	*f = ir_attr(t->fn, r->att, AT_fn);
-	if (all_come(t, s, &alike))
+	if (all_come(t, s, &alike)) {
+		if (r->hidden > -INFINITY)
+			t->veiled = t->veiled ? t->veiled : ring_hidden(t->b, t->fn, r, r->hidden);
+		*f = t->veiled ? t->veiled : ir_attr(t->fn, r->att, AT_fn);
 		return n;
+	}
 	in[n] = there(t, s, alike);
 	*f = t->some = t->some ? t->some : ring_there(t->b, t->fn, r);
 	return n + 1;

@@ -146,11 +146,11 @@ int ring_far(const struct ring *r, int way)
 
 void ring_reach(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, struct ring *r, int d, bool all)
 {
-	double hidden;
 	int *hop[2][2], turns[2], n = (int)r->members;
 	bool *every = ARENA_NEW(a, bool, n * n);
 	memset(every, true, sizeof *every * (size_t)(n * n));
-	const bool *seen = all ? every : ring_seen(a, m, fn, r, 1, &hidden);
+	r->hidden = -INFINITY;
+	const bool *seen = all ? every : ring_seen(a, m, fn, r, 1, &r->hidden);
 	for (int last = 0; last < 2; last++) {
 		for (int way = 0; way < 2; way++)
 			r->hop[way] = hop[last][way] = ARENA_NEW(a, int, n);
