@@ -23,12 +23,14 @@ static const struct pass { const char *name; struct err *(*run)(const struct pas
 	{ "canon",     pass_canon,  NO_CALL, 0 },
 	{ "cse",       pass_cse,    0, 0 },
 	{ "attention", pass_attention, NO_CALL, 0 },            /* attention, however it is written -> its ops */
+	{ "leave",     pass_leave,  NO_CALL, 0 },               /* what is the same in each turn -> before the loop */
 	{ "unroll",    pass_unroll, NO_CALL, 0 },               /* short elementwise loops over large arrays -> straight-line code */
 	{ "partition", partition,   NO_CALL, LOCAL },           /* whole arrays -> one device's shards */
 	{ "joint",     pass_joint,  NO_CALL | LOCAL, NO_JOINT },/* joint reducers -> the collectives that there are */
 	{ "layouts",   pass_layouts,NO_CALL | LOCAL, 0 },       /* arguments and results as they lie in memory */
 	{ "canon2",    pass_canon,  NO_CALL, 0 },
 	{ "cse2",      pass_cse_local, 0, 0 },
+	{ "leave2",    pass_leave_local, NO_CALL | LOCAL, 0 },
 	{ "turns",     pass_turns,  NO_CALL | LOCAL, 0 },       /* cases that the turn of a loop decides -> the branch that they take */
 	{ "attention2",pass_attention, NO_CALL, 0 },            /* what the bodies of shard_map, which are in line now, show together */
 	{ "heads",     pass_heads,  NO_CALL | LOCAL, 0 },       /* attention over a sequence that hosts share -> of all rows of some heads on each */

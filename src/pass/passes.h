@@ -87,6 +87,10 @@ struct err *pass_canon(const struct pass_opts *o, struct ir_module *m);
  * reader makes its own.  _local: of a device's part; before that, on several devices, nor are arrays made of no array. */
 struct err *pass_cse(const struct pass_opts *o, struct ir_module *m);
 struct err *pass_cse_local(const struct pass_opts *o, struct ir_module *m);
+/* What the turns of a loop make anew, each the same, is made before the loop; collectives, too.  Not what is cheap, nor what takes more memory than it saves
+ * time.  _local: of a device's part; before that, on several devices, nor arrays made of no array. */
+struct err *pass_leave(const struct pass_opts *o, struct ir_module *m);
+struct err *pass_leave_local(const struct pass_opts *o, struct ir_module *m);
 /* Short counted elementwise loops over large arrays become straight-line code; the others stay. */
 struct err *pass_unroll(const struct pass_opts *o, struct ir_module *m);
 /* Collectives with a joint reducer become weights and sums.  Which way is a rule on sizes. */
