@@ -152,7 +152,7 @@ static bool decide(struct leaving *l)
 	return any;
 }
 
-/* Per value of the body: does what stays need it?  Bytes as those of ir_live. */
+/* Per value of the body: does what stays need it?  Bytes as those of ir_live.  A collective that is done outside need not stay for its own sake. */
 static uint8_t *staying(const struct leaving *l)
 {
 	const struct ir_fn *body = l->v->body;
@@ -161,7 +161,7 @@ static uint8_t *staying(const struct leaving *l)
 		live[body->result.p[i]] = 1;
 	for (size_t i = body->op.n; i-- > 0;) {
 		const struct ir_op *o = &body->op.p[i];
-		bool need = marked(live, o, 1) || ir_effect(l->r->m, body, o);
+		bool need = marked(live, o, 1) || (!marked(l->gone, o, NEEDED) && ir_effect(l->r->m, body, o));
 		for (uint32_t k = 0; k < o->nin && need && !marked(l->gone, o, GOES); k++)
 			live[ir_in(body, o, k)] = 1;
 		for (uint32_t k = 0; k < o->nout && need; k++)
