@@ -142,17 +142,58 @@ ir_shard scope_read_in_parts(struct part *p, const struct ir_fn *fn, ir_val v)
 	return fn->val.p[v].nuse == 1 && ir_use_first(fn, v) ? scope_says_parts(p, fn, &fn->op.p[ir_use_op(fn, ir_use_first(fn, v))]) : 0;
 }
 
+/* Is what o makes of parts of a sum parts of what it makes of the sum? */
+static bool linear(struct part *p, struct scope *s, const struct ir_op *o)
+{
+	switch (o->kind) {
+	case IR_add: case IR_subtract: case IR_negate: case IR_transpose: case IR_reshape:
+		return true;
+	case IR_broadcast:
+		return scope_type(p, s, ir_in(s->from, o, 0))->bytes == scope_type(p, s, o->out)->bytes;
+	case IR_convert:                             /* each its own, if the program says so */
+		return dtype_info[scope_type(p, s, o->out)->dtype].cls == DT_FLOAT && scope_read_in_parts(p, s->from, o->out);
+	default:
+		return scales(p, s, o);
+	}
+}
+
+/* Does an op of the function, other than `but`, need the sum that x is parts of?  What holds functions may, or may not.  far: or what is made of x, itself such parts. */
+static bool summed_here(struct part *p, struct scope *s, ir_val x, const struct ir_op *but, int far)
+{
+	bool any = false;
+	for (uint32_t u = ir_use_first(s->from, x); u && !any; u = ir_use_next(s->from, u)) {
+		const struct ir_op *q = &s->from->op.p[ir_use_op(s->from, u)];
+		switch ((enum ir_kind)q->kind) {
+		case IR_loop: case IR_case: case IR_manual: case IR_optimization_barrier: case IR_sharding_constraint: case IR_sharding_group: case IR_inspect_sharding:
+			break;
+		default:
+			any = q != but && (!linear(p, s, q) || (far && summed_here(p, s, q->out, NULL, far - 1)));
+		}
+	}
+	return any;
+}
+
+/* Would the sum that x is parts of be made twice if o made parts of it? */
+static bool summed_twice(struct part *p, struct scope *s, const struct ir_op *o, ir_val x)
+{
+	enum { FAR = 8 };
+	uint32_t uses = 0;
+	for (uint32_t u = ir_use_first(s->from, x); u; u = ir_use_next(s->from, u))
+		uses++;
+	bool result = uses < s->from->val.p[x].nuse && (s->end[x] == (ir_shard)PART_ANY || !part_sum(p, s->end[x]));
+	return summed_here(p, s, x, o, 0) || (result && summed_here(p, s, o->out, NULL, FAR));
+}
+
 bool scope_keeps_sums(struct part *p, struct scope *s, const struct ir_op *o)
 {
 	ir_val first = o->nin ? ir_in(s->from, o, 0) : 0;
 	ir_shard h = o->nin ? s->sh[first] : 0, summed = part_summed(p, h);
-	if (!part_sum(p, h))
+	if (!part_sum(p, h) || !linear(p, s, o))
 		return false;
-	bool cast = o->kind == IR_convert && dtype_info[scope_type(p, s, o->out)->dtype].cls == DT_FLOAT && scope_read_in_parts(p, s->from, o->out);      /* each its own, if the program says so */
-	bool scaled = scales(p, s, o), linear = scaled || cast || o->kind == IR_add || o->kind == IR_subtract || o->kind == IR_negate || o->kind == IR_transpose ||
-	                                        o->kind == IR_reshape || (o->kind == IR_broadcast && scope_type(p, s, first)->bytes == scope_type(p, s, o->out)->bytes);
-	if (!linear)
-		return false;
+	bool scaled = scales(p, s, o), cast = o->kind == IR_convert;
+	for (uint32_t k = 0; k < o->nin; k++)
+		if (part_sum(p, s->sh[ir_in(s->from, o, k)]) && summed_twice(p, s, o, ir_in(s->from, o, k)))
+			return false;
 	for (uint32_t k = 1; k < o->nin && !scaled; k++)
 		if (!part_equal(p, s->sh[ir_in(s->from, o, k)], h, scope_type(p, s, o->out)->rank))
 			return false;
