@@ -1,8 +1,8 @@
 /* What a loop makes anew in each turn, of values that do not change, leaves it.
  *
  * Only what other ops of the body read counts (the border): how it is made goes along.  It stays if there is nothing to save, as with what is cheap and
- * made inside a kernel (views, an addition for an element), unless it takes fewer bytes than what it is made of; and if it takes
- * more bytes than that, and these are more than the loop has for such: as many as its operands have.  Then what it is made of may leave.
+ * made inside a kernel (views, an addition for an element), unless it takes fewer bytes than what it is made of; and if all that leaves would take
+ * more bytes than the loop's operands do.  Then what it is made of may leave.
  * What has an effect stays, and in a loop that may have no turn code outside Rondo.  A collective leaves but for those that put parts
  * together: whether such a whole array is to be there all the while has been decided (spmd). */
 #include "passes.h"
@@ -12,8 +12,9 @@ struct leaving {
 	const struct ir_loop *v;
 	bool whole;              /* of several devices, before it is partitioned */
 	bool *fixed, *seen;      /* per value of the body: the same in every turn; looked at */
+	uint32_t *read, reading; /* per value of the body: in which round sources() has come to it; the round */
 	uint8_t *gone;           /* per value of the body: GOES or NEEDED outside */
-	double room;
+	double room;             /* bytes that may yet leave */
 };
 enum { GOES = 1, NEEDED = 2 };
 enum { LEAST_ROOM = 1 << 20 };
@@ -48,14 +49,14 @@ static bool light(const struct leaving *l, const struct ir_op *o)
 /* What the elementwise expression behind a value reads. */
 struct source { double bytes, count; bool heavy; };
 
-static void sources(const struct leaving *l, ir_val v, bool *seen, struct source *s)
+static void sources(struct leaving *l, ir_val v, struct source *s)
 {
 	const struct ir_fn *body = l->v->body;
 	const struct ir_op *o = ir_def(body, v);
 	const struct ir_type_info *t = ir_vtype(l->r->m, body, v);
-	if (seen[v])
+	if (l->read[v] == l->reading)
 		return;
-	seen[v] = true;
+	l->read[v] = l->reading;
 	bool elem = o && (light(l, o) || ir_is_elem(o->kind));
 	s->heavy |= o && !light(l, o);
 	if (!elem) {
@@ -64,7 +65,7 @@ static void sources(const struct leaving *l, ir_val v, bool *seen, struct source
 		return;
 	}
 	for (uint32_t k = 0; k < o->nin; k++)
-		sources(l, ir_in(body, o, k), seen, s);
+		sources(l, ir_in(body, o, k), s);
 }
 
 static bool leaves(struct leaving *l, const struct ir_op *o)
@@ -74,17 +75,15 @@ static bool leaves(struct leaving *l, const struct ir_op *o)
 	double bytes = 0, count = (double)ir_vtype(l->r->m, body, o->out)->count;
 	if (light(l, o) && !ir_is_elem(o->kind))
 		return false;
-	bool *seen = ARENA_NEW(l->r->a, bool, body->val.n);
+	l->reading++;
 	for (uint32_t k = 0; k < o->nin; k++)
-		sources(l, ir_in(body, o, k), seen, &s);
+		sources(l, ir_in(body, o, k), &s);
 	for (uint32_t k = 0; k < o->nout; k++)
 		bytes += (double)ir_vtype(l->r->m, body, o->out + k)->bytes;
-	if (light(l, o) && !s.heavy)
-		return bytes < s.bytes && count >= s.count;
+	if (light(l, o) && !s.heavy && (bytes >= s.bytes || count < s.count))
+		return false;
 	if (l->whole && !s.bytes && ir_vtype(l->r->m, body, o->out)->rank)      /* made of no array it lies as its reader wants it */
 		return false;
-	if (bytes <= s.bytes)
-		return true;
 	if (bytes > l->room)
 		return false;
 	l->room -= bytes;
@@ -242,8 +241,9 @@ static ir_val on_op(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 	if (o->kind != IR_loop || ir_attr(r->from, o, AT_trip) == 0 || ir_attr(r->from, o, AT_trip) == 1)
 		return 0;
 	const struct ir_loop v = ir_loop_view(r->a, r->m, r->from, o);
-	struct leaving l = { r, &v, *(bool *)r->user, ARENA_NEW(r->a, bool, v.body->val.n), ARENA_NEW(r->a, bool, v.body->val.n),
-	                     ARENA_NEW(r->a, uint8_t, v.body->val.n), LEAST_ROOM };
+	size_t n = v.body->val.n;
+	struct leaving l = { .r = r, .v = &v, .whole = *(bool *)r->user, .fixed = ARENA_NEW(r->a, bool, n), .seen = ARENA_NEW(r->a, bool, n),
+	                     .read = ARENA_NEW(r->a, uint32_t, n), .gone = ARENA_NEW(r->a, uint8_t, n), .room = LEAST_ROOM };
 	if (!decide(&l))
 		return 0;
 	rebuild(&l, o, in);
