@@ -295,7 +295,8 @@ static void pairs_from(int64_t least)
 			ir_module_free(m);
 			m = module(c);
 			struct ir_fn *fn = ir_main(m);
-			struct part p = { .m = m, .ndev = c->ndev, .least = least };
+			const struct plan_on here = {0};
+			struct part p = { .m = m, .ndev = c->ndev, .plan = &here, .least = least };
 			arena_init(&p.a);
 			fn->val.p[1].type = part_type(&p, ir_tensor(m, DT_i32, c->rank, c->dim), shard[i], DT_token);
 			struct ir_b b = { m, fn, 0 };
