@@ -63,7 +63,7 @@ bool part_can(struct part *p, const struct ir_fn *fn, const struct ir_op *o, con
 		int n = (x->nin - 1) / 2;
 		bool held = ir_axes_find(x, 0, f) >= 0, given = ir_axes_find(x, n + 1, f) >= 0;
 		if (kind == FACTOR_SUM)
-			return !held && n == 1 && ir_attr(fn, o, AT_redop) == RED_add;
+			return !held && n == 1 && ir_attr(fn, o, AT_redop) != RED_fn;
 		return kind == FACTOR_EACH && held && (given || by_place(p, fn, o, x, f));
 	}
 	case IR_gather:
@@ -107,6 +107,8 @@ static bool from_nothing(struct part *p, const struct ir_fn *fn, const struct ir
 	return init && !memcmp(init, none, dtype_info[dt].bytes);
 }
 
+static bool idempotent(enum redop r) { return r == RED_max || r == RED_min || r == RED_and || r == RED_or; }
+
 /* A reduction along cut dimensions.  An initial value that may be taken in as often as there are devices is; else it is once, after the
  * parts are combined. */
 static ir_val reduce(struct part *p, struct ir_b *b, const struct ir_fn *fn, const struct ir_op *o, uint32_t mesh, struct axes sums, const ir_val *in, ir_type rt)
@@ -115,7 +117,7 @@ static ir_val reduce(struct part *p, struct ir_b *b, const struct ir_fn *fn, con
 	const struct ir_type_info *t = ir_type_of(p->m, rt);
 	enum dtype dt = t->dtype, wide = part_rounds(dt, r) ? DT_f32 : dt;
 	ir_type wt = ir_tensor(p->m, wide, t->rank, t->dim);
-	bool often = r == RED_max || r == RED_min || r == RED_and || r == RED_or || from_nothing(p, fn, o);
+	bool often = idempotent(r) || from_nothing(p, fn, o);
 	ir_val x[2] = { ir_convert(b, in[0], wide), often ? ir_convert(b, in[1], wide) : neutral(p, b, wide, r) };
 	uint32_t n;
 	const int64_t *w = ir_attr_copy(&p->a, fn, o, &n);
@@ -128,7 +130,9 @@ static ir_val reduce(struct part *p, struct ir_b *b, const struct ir_fn *fn, con
 
 bool part_leaves(struct part *p, const struct ir_fn *fn, const struct ir_op *o)
 {
-	return o->kind != IR_gather && o->kind != IR_top_k && o->kind != IR_dynamic_slice && o->kind != IR_attention && (o->kind != IR_reduce || ((enum redop)ir_attr(fn, o, AT_redop) == RED_add && from_nothing(p, fn, o)));
+	if (o->kind == IR_reduce || o->kind == IR_scatter)
+		return (enum redop)ir_attr(fn, o, AT_redop) == RED_add && (o->kind == IR_scatter || from_nothing(p, fn, o));
+	return o->kind != IR_gather && o->kind != IR_top_k && o->kind != IR_dynamic_slice && o->kind != IR_attention;
 }
 
 /* One number for each component of places of type t, along their dimension `at` (t's rank: there is one, which no dimension tells). */
@@ -264,10 +268,20 @@ bool part_emit(struct part *p, struct ir_b *b, const struct ir_fn *fn, const str
 				y[at] = own_places(p, b, fn, o, x, mesh, f, y[at], NULL);
 				break;
 			}
-		if (sums.n) {                        /* one device adds to what is there, the others to zero */
+		if (sums.n) {                        /* one device adds to what is there, the others to what changes nothing */
+			enum redop r = (enum redop)ir_attr(fn, o, AT_redop);
+			if (part_rounds(dt, r))
+				wide = DT_f32;
 			for (int i = 0; i < 3 && wide != DT_token; i += 2)
 				y[i] = ir_convert(b, y[i], wide);
-			y[0] = part_first(p, b, y[0], mesh, sums, ir_const_i(b, b->fn->val.p[y[0]].type, 0));
+			ir_type yt = b->fn->val.p[y[0]].type;
+			if (!idempotent(r))
+				y[0] = part_first(p, b, y[0], mesh, sums, ir_splat_of(b, neutral(p, b, wide != DT_token ? wide : dt, r), yt));
+			if (!left) {
+				out[0] = part_combine(p, b, ir_emit(b, IR_scatter, o->nin, y, yt, w, n), mesh, sums, r, wide != DT_token ? wide : dt);
+				out[0] = ir_convert(b, out[0], dt);
+				return false;
+			}
 		}
 		break;
 	case IR_iota: {
