@@ -6,15 +6,6 @@
 
 #include "../eval/eval.h"
 
-/* --- what reductions begin with --------------------------------------------------------------------- */
-
-static ir_val neutral(struct part *p, struct ir_b *b, enum dtype dt, enum redop r)
-{
-	_Alignas(16) char id[16];
-	kern_identity(r, dt, id);
-	return ir_const(b, ir_scalar(p->m, dt), id, dtype_info[dt].bytes);
-}
-
 /* May reduction o, by a function, take in its initial values more than once? */
 static bool takes_often(struct part *p, const struct ir_fn *fn, const struct ir_op *o)
 {
@@ -116,7 +107,7 @@ void along_windows(struct part *p, struct ir_b *b, const struct ir_fn *fn, const
 			struct strip *s = ARENA_NEW(&p->a, struct strip, 2);
 			enum dtype dt = ir_vtype(p->m, b->fn, y[k])->dtype;
 			enum redop r = conv ? RED_add : (enum redop)ir_attr(fn, o, AT_redop);
-			ir_val fill = conv ? ir_const_i(b, ir_scalar(p->m, dt), 0) : r == RED_fn ? y[o->nout + k] : neutral(p, b, dt, r);
+			ir_val fill = conv ? ir_const_i(b, ir_scalar(p->m, dt), 0) : r == RED_fn ? y[o->nout + k] : part_neutral(p, b, ir_scalar(p->m, dt), r);
 			struct halo *h = window_plan(p, &w, mesh, f[i], y[k], fill, s);
 			ir_val v = halo_emit_dense(p, b, h, &low, &high);
 			if (!v) {
@@ -243,7 +234,7 @@ static ir_val scan(struct part *p, struct ir_b *b, const struct ir_fn *fn, const
 	}
 	lo[d] = back ? 0 : hi[d] - 1;
 	hi[d] = lo[d] + 1;
-	ir_val all = gathered(p, b, ir_slice(b, v, lo, hi, one), mesh, l, (int)d), none = neutral(p, b, wide, r);
+	ir_val all = gathered(p, b, ir_slice(b, v, lo, hi, one), mesh, l, (int)d), none = part_neutral(p, b, ir_scalar(p->m, wide), r);
 	ir_type at = resized(p, b, all, -1, 0, DT_i32);
 	ir_val block = ir_iota(b, at, (int)d), own = ir_splat_of(b, part_offset(p, b, mesh, l, 1), at);
 	ir_val before = ir_bin(b, back ? ELEM_compare_gt : ELEM_compare_lt, block, own);

@@ -110,6 +110,7 @@ bool part_rounds(enum dtype dt, enum redop r);      /* is a sum by r in dt made 
 enum dtype part_wide(struct part *p, enum dtype dt, ir_shard h);     /* what a value of type dt, which lies as h, has while it is on its way */
 /* The i32 scalar that is, on each device, the number of its block along l times size. */
 ir_val part_offset(struct part *p, struct ir_b *b, uint32_t mesh, struct axes l, int64_t size);
+ir_val part_neutral(struct part *p, struct ir_b *b, ir_type t, enum redop r);     /* of type t: elements that change nothing under r */
 ir_val part_first(struct part *p, struct ir_b *b, ir_val v, uint32_t mesh, struct axes l, ir_val other);    /* v where the block along l is 0, else other */
 ir_val part_reshard(struct part *p, struct ir_b *b, ir_val v, ir_shard from, ir_shard to);
 /* The sum that v still is, made, of v's type; dimensions that `to` cuts by axes of the sum are so cut afterwards.  *from: how it lies, then. */
@@ -118,6 +119,13 @@ ir_shard part_finished(struct part *p, ir_shard from, ir_shard to, int rank);   
 /* Bytes that come to each device on that way, at least, of a value of type t, and how long that takes. */
 struct travel { double bytes, ns; };
 struct travel part_travel(struct part *p, ir_type t, ir_shard from, ir_shard to);
+
+struct piece;
+/* v, of dim[d] elements along d of which each device has its part as `from`, where pieces of it, which do not overlap and lie in it one element
+ * after the other, are all of a value of of[d]: each device takes the boxes that it lacks as `to` from where they lie, in one step.  0: of does not
+ * divide, no device would get fewer bytes than `less`, nothing moves, or there are too many boxes to be written into the program. */
+ir_val part_boxes(struct part *p, struct ir_b *b, ir_val v, ir_shard from, const int64_t *dim, int npiece, const struct piece *piece, const int64_t *of, ir_shard to, int64_t less);
+int64_t part_worth(const struct part *p);      /* bytes from which on that is better than several small steps */
 
 /* The i32 scalar that is table[d] on device d. */
 ir_val part_by_device(struct part *p, struct ir_b *b, const int32_t *table);
@@ -159,6 +167,8 @@ struct view *view_moved(struct part *p, const struct ir_b *b, const struct ir_fn
 struct view *view_longer(struct part *p, const struct ir_b *b, const struct view *v, const int64_t *dim, ir_val fill);
 /* It as `to` says, with what each device lacks fetched from others.  0: that is no better than to gather what it is made of. */
 ir_val view_emit(struct part *p, struct ir_b *b, const struct view *v, ir_shard to);
+/* It, if it is pieces of one value, as `to`, in one step (part_boxes). */
+ir_val view_boxes(struct part *p, struct ir_b *b, const struct view *v, ir_shard to, int64_t less);
 bool view_moved_along(const struct view *v, int d);         /* are elements of v elsewhere along d than in what it is made of? */
 /* It, of one source, which comes as `to`, whole along the dimensions that it moves along.  0: it has others. */
 ir_val view_cut_out(struct part *p, struct ir_b *b, const struct view *v, ir_shard to);

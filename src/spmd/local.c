@@ -89,14 +89,6 @@ bool part_can(struct part *p, const struct ir_fn *fn, const struct ir_op *o, con
 	}
 }
 
-/* The element that changes nothing under r, as a scalar. */
-static ir_val neutral(struct part *p, struct ir_b *b, enum dtype dt, enum redop r)
-{
-	_Alignas(16) char id[16];
-	kern_identity(r, dt, id);
-	return ir_const(b, ir_scalar(p->m, dt), id, dtype_info[dt].bytes);
-}
-
 /* Does reduction o begin with what changes nothing? */
 static bool from_nothing(struct part *p, const struct ir_fn *fn, const struct ir_op *o)
 {
@@ -118,7 +110,7 @@ static ir_val reduce(struct part *p, struct ir_b *b, const struct ir_fn *fn, con
 	enum dtype dt = t->dtype, wide = part_rounds(dt, r) ? DT_f32 : dt;
 	ir_type wt = ir_tensor(p->m, wide, t->rank, t->dim);
 	bool often = idempotent(r) || from_nothing(p, fn, o);
-	ir_val x[2] = { ir_convert(b, in[0], wide), often ? ir_convert(b, in[1], wide) : neutral(p, b, wide, r) };
+	ir_val x[2] = { ir_convert(b, in[0], wide), often ? ir_convert(b, in[1], wide) : part_neutral(p, b, ir_scalar(p->m, wide), r) };
 	uint32_t n;
 	const int64_t *w = ir_attr_copy(&p->a, fn, o, &n);
 	ir_val v = ir_emit(b, IR_reduce, 2, x, wt, w, n);
@@ -276,7 +268,7 @@ bool part_emit(struct part *p, struct ir_b *b, const struct ir_fn *fn, const str
 				y[i] = ir_convert(b, y[i], wide);
 			ir_type yt = b->fn->val.p[y[0]].type;
 			if (!idempotent(r))
-				y[0] = part_first(p, b, y[0], mesh, sums, ir_splat_of(b, neutral(p, b, wide != DT_token ? wide : dt, r), yt));
+				y[0] = part_first(p, b, y[0], mesh, sums, part_neutral(p, b, yt, r));
 			if (!left) {
 				out[0] = part_combine(p, b, ir_emit(b, IR_scatter, o->nin, y, yt, w, n), mesh, sums, r, wide != DT_token ? wide : dt);
 				out[0] = ir_convert(b, out[0], dt);

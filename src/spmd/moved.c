@@ -2,8 +2,6 @@
  * along a dimension that does not divide, because of such moves, are done on parts with more elements behind the last one. */
 #include "impl.h"
 
-#include "../eval/eval.h"
-
 static bool is_move(enum ir_kind k) { return k == IR_slice || k == IR_pad || k == IR_concatenate || k == IR_reverse; }
 
 /* An operand of what moves elements. */
@@ -285,8 +283,8 @@ static ir_shard still_as(struct part *p, const struct view *x, const struct sour
 	return cut_as(p, 0, x->rank, mesh, l);
 }
 
-/* v, cut out of what is gathered: of itself, made in parts with more elements behind the last one, if that is there or much less than what it is
- * made of, or of that, if it is one value. */
+/* v, where it is wanted: in one step, if that is much less than what is gathered else: v itself, made in parts with more elements behind the last
+ * one, if that is there or much less than what it is made of, or that, if it is one value, of which v is cut out. */
 static bool gathered(struct part *p, struct scope *s, ir_val v)
 {
 	const struct ir_type_info *t = scope_type(p, s, v);
@@ -294,7 +292,7 @@ static bool gathered(struct part *p, struct scope *s, ir_val v)
 	enum dtype dt = t->dtype;
 	int64_t zero[IR_MAX_RANK] = {0}, one[IR_MAX_RANK], dim[IR_MAX_RANK], limit[IR_MAX_RANK];
 	int rank = t->rank;
-	double ns = 0;
+	struct travel all = {0};
 	struct way w = { .deep = 2 };
 	struct axes l[IR_MAX_RANK] = {{0}};
 	ir_shard cut = cut_as_made(p, s, v, dim);
@@ -310,13 +308,23 @@ static bool gathered(struct part *p, struct scope *s, ir_val v)
 		bool again = q->fill;
 		for (int k = 0; k < i; k++)
 			again |= x->source[x->piece[k].source].v == q->v;
-		if (!again)
-			ns += part_travel(p, ir_tensor(p->m, dt, rank, q->dim), q->sh, still_as(p, x, q, to)).ns;
+		if (again)
+			continue;
+		struct travel of = part_travel(p, ir_tensor(p->m, dt, rank, q->dim), q->sh, still_as(p, x, q, to));
+		all.ns += of.ns;
+		all.bytes += of.bytes;
+	}
+	struct travel after = part_travel(p, ir_tensor(p->m, dt, rank, dim), cut, to);
+	double bytes = parts ? MIN(all.bytes, after.bytes) : all.bytes;
+	ir_val y = bytes >= (double)part_worth(p) ? view_boxes(p, &s->b, x, to, (int64_t)(bytes / 2)) : 0;
+	if (y) {
+		scope_give(p, s, v, y, to);
+		return true;
 	}
 	struct part_mark at = part_mark(p, &s->b);
 	size_t first = s->b.fn->op.n;
-	ir_val y = parts ? brought(p, s, &w, v, dim, 0, cut) : 0;
-	if (y && s->b.fn->op.n > first && 2 * part_travel(p, ir_tensor(p->m, dt, rank, dim), cut, to).ns >= ns)
+	y = parts ? brought(p, s, &w, v, dim, 0, cut) : 0;
+	if (y && s->b.fn->op.n > first && 2 * after.ns >= all.ns)
 		y = 0;
 	if (!y) {
 		undo(s, &w, 0);
@@ -566,14 +574,6 @@ static bool extends(struct scope *s, const struct ir_op *o, const struct ir_axes
 	return true;
 }
 
-/* What r adds nothing to, a scalar. */
-static ir_val nothing(struct part *p, struct scope *s, enum redop r, enum dtype dt)
-{
-	_Alignas(16) char none[16] = {0};
-	kern_identity(r, dt, none);
-	return ir_const(&s->b, ir_scalar(p->m, dt), none, dtype_info[dt].bytes);
-}
-
 /* An op along dimensions that do not divide, over views of values that are cut: it is done on parts of which the last one has more elements,
  * which nobody reads; what is made of them is a view again.  False: it is not one that can be. */
 static bool with_more(struct part *p, struct scope *s, const struct ir_op *o)
@@ -615,7 +615,7 @@ static bool with_more(struct part *p, struct scope *s, const struct ir_op *o)
 			filled |= x->factor[f].kind == FACTOR_SUM;
 		}
 		if (filled && k < x->nin)
-			g.fill[k] = nothing(p, s, sum_of(s, o), (enum dtype)scope_type(p, s, ir_in(s->from, o, (uint32_t)k))->dtype);
+			g.fill[k] = part_neutral(p, &s->b, ir_scalar(p->m, (enum dtype)scope_type(p, s, ir_in(s->from, o, (uint32_t)k))->dtype), sum_of(s, o));
 	}
 	return is_longer(p, s, o, &g);
 }
@@ -732,7 +732,7 @@ static bool windows(struct part *p, struct scope *s, const struct ir_op *o)
 		enum redop r = conv || pool ? RED_add : (enum redop)ir_attr(s->from, o, AT_redop);
 		if (r == RED_fn)
 			moved_need(p, s, ir_in(s->from, o, o->nout + k));
-		g.fill[k] = r == RED_fn ? s->map[ir_in(s->from, o, o->nout + k)] : nothing(p, s, r, (enum dtype)scope_type(p, s, ir_in(s->from, o, k))->dtype);
+		g.fill[k] = r == RED_fn ? s->map[ir_in(s->from, o, o->nout + k)] : part_neutral(p, &s->b, ir_scalar(p->m, (enum dtype)scope_type(p, s, ir_in(s->from, o, k))->dtype), r);
 	}
 	return is_longer(p, s, o, &g);
 }

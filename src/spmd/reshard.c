@@ -7,6 +7,7 @@
  * and where dimensions are too small for this, those that differ are gathered and cut again. */
 #include "impl.h"
 
+#include "../eval/eval.h"
 #include "../plan/plan.h"
 
 #include <stdlib.h>
@@ -151,6 +152,14 @@ ir_val part_first(struct part *p, struct ir_b *b, ir_val v, uint32_t mesh, struc
 	ir_val block = part_offset(p, b, mesh, l, 1), zero = ir_const_i(b, ir_scalar(p->m, DT_i32), 0), mine = ir_bin(b, ELEM_compare_eq, block, zero);
 	ir_val all = ir_splat_of(b, mine, ir_tensor(p->m, DT_pred, rank, dim));
 	return ir_select(b, all, v, other);
+}
+
+ir_val part_neutral(struct part *p, struct ir_b *b, ir_type t, enum redop r)
+{
+	_Alignas(16) char none[16];
+	enum dtype dt = ir_type_of(p->m, t)->dtype;
+	kern_identity(r, dt, none);
+	return ir_const(b, t, none, dtype_info[dt].bytes);
 }
 
 bool part_rounds(enum dtype dt, enum redop r)
@@ -652,47 +661,45 @@ static int nearer(const struct part *p, const int64_t *lent, int dev, int a, int
 	return lent[b] < lent[a] ? b : a;
 }
 
-/* Each device puts its part together from the boxes of others' parts that it lacks: what is long enough goes in one step, where the steps below
- * would write it several times, or in short rows.  0: it is not worth it,
- * nothing moves, or there are too many boxes to be written into the program. */
-static ir_val redistributed(struct part *p, struct ir_b *b, ir_val v, ir_shard from, ir_shard to, int rank)
+int64_t part_worth(const struct part *p) { return p->least ? p->least : 64 << 10; }
+
+ir_val part_boxes(struct part *p, struct ir_b *b, ir_val v, ir_shard from, const int64_t *dim, int npiece, const struct piece *piece, const int64_t *of, ir_shard to, int64_t less)
 {
-	enum { WORTH = 64 << 10, DEVICES = 256, BOXES = 4096 };
+	enum { DEVICES = 256, BOXES = 4096 };
 	const struct ir_type_info *t = ir_vtype(p->m, b->fn, v);
 	enum dtype dt = t->dtype;
-	int n = p->ndev, row = 2 + 3 * rank;
-	int64_t dim[IR_MAX_RANK], out[IR_MAX_RANK], size[IR_MAX_RANK], bytes = dtype_info[dt].bytes;
-	if (n > DEVICES || gathers_one(p, from, to, rank))
+	int n = p->ndev, rank = t->rank, row = 2 + 3 * rank;
+	int64_t out[IR_MAX_RANK], size[IR_MAX_RANK], most = 0;
+	if (n > DEVICES)
 		return 0;
 	for (int d = 0; d < rank; d++) {
-		dim[d] = t->dim[d] * ir_shard_parts(p->m, from, d);
-		out[d] = dim[d] / ir_shard_parts(p->m, to, d);
-		bytes *= out[d];
-		if (dim[d] % ir_shard_parts(p->m, to, d))
+		out[d] = of[d] / ir_shard_parts(p->m, to, d);
+		if (of[d] % ir_shard_parts(p->m, to, d))
 			return 0;
 	}
-	if (bytes < (p->least ? p->least : WORTH))
-		return 0;
 	int64_t *have = ARENA_NEW(&p->a, int64_t, n * (rank + 1)), *want = ARENA_NEW(&p->a, int64_t, n * (rank + 1)), *own = ARENA_NEW(&p->a, int64_t, n);
 	int64_t *lent = ARENA_NEW(&p->a, int64_t, n), *in = arena_copy(&p->a, t->dim, sizeof *t->dim * (size_t)rank);
 	ARR(int64_t) w = {0};
-	bool moves = false;
+	bool fits = true;
 	for (int dev = 0; dev < n; dev++) {
 		own[dev] = p->apart.n ? mesh_index(&p->m->mesh.p[p->apart_of], dev, p->apart) : 0;
 		spmd_shard_box(p->m, from, dev, rank, dim, have + dev * rank, size);
-		spmd_shard_box(p->m, to, dev, rank, dim, want + dev * rank, size);
+		spmd_shard_box(p->m, to, dev, rank, of, want + dev * rank, size);
 	}
-	for (int dev = 0; dev < n; dev++) {
-		for (int k = 0; k < n; k++) {
+	for (int dev = 0; dev < n && fits; dev++) {
+		int64_t lacks = 0;
+		for (int i = 0; i < npiece * n && fits; i++) {
+			const struct run *r = piece[i / n].run;
 			int64_t lo[IR_MAX_RANK], hi[IR_MAX_RANK], count = 1;
+			int k = i % n, by = k;
 			bool first = own[k] == own[dev];
-			for (int d = 0; d < rank; d++) {
-				lo[d] = MAX(have[k * rank + d], want[dev * rank + d]);
-				hi[d] = MIN(have[k * rank + d] + in[d], want[dev * rank + d] + out[d]);
+			for (int d = 0; d < rank; d++) {         /* in the result */
+				int64_t at = have[k * rank + d] + r[d].first - r[d].from;
+				lo[d] = MAX(MAX(at, r[d].first), want[dev * rank + d]);
+				hi[d] = MIN(MIN(at + in[d], r[d].first + r[d].n), want[dev * rank + d] + out[d]);
 				first &= lo[d] < hi[d];
 				count *= hi[d] - lo[d];
 			}
-			int by = k;
 			for (int j = 0; j < n && first; j++) {           /* those that hold the same */
 				if (own[j] != own[dev] || memcmp(have + j * rank, have + k * rank, sizeof *have * (size_t)rank))
 					continue;
@@ -701,24 +708,22 @@ static ir_val redistributed(struct part *p, struct ir_b *b, ir_val v, ir_shard f
 			}
 			if (!first)
 				continue;
-			if (w.n / (size_t)row == BOXES) {
-				arr_free(&w);
-				return 0;
-			}
+			fits = w.n / (size_t)row < BOXES;
 			lent[by] += by != dev ? count : 0;
-			moves |= by != dev;
+			lacks += by != dev ? count : 0;
 			arr_push(&w, dev);
 			arr_push(&w, by);
 			for (int d = 0; d < rank; d++)
-				arr_push(&w, lo[d] - have[k * rank + d]);
+				arr_push(&w, lo[d] - r[d].first + r[d].from - have[k * rank + d]);
 			for (int d = 0; d < rank; d++)
 				arr_push(&w, lo[d] - want[dev * rank + d]);
 			for (int d = 0; d < rank; d++)
 				arr_push(&w, hi[d] - lo[d]);
 		}
+		most = MAX(most, lacks);
 	}
 	ir_val r = 0;
-	if (moves) {
+	if (fits && most && most * dtype_info[dt].bytes < less) {
 		int64_t *attr = ARENA_NEW(&p->a, int64_t, w.n + 2);
 		attr[0] = (int64_t)w.n;
 		memcpy(attr + 1, w.p, sizeof *w.p * w.n);
@@ -728,6 +733,23 @@ static ir_val redistributed(struct part *p, struct ir_b *b, ir_val v, ir_shard f
 	}
 	arr_free(&w);
 	return r;
+}
+
+/* What is long enough goes in one step, where the steps below would write it several times, or in short rows.  0: it is not worth it, nothing
+ * moves, or there are too many boxes to be written into the program. */
+static ir_val redistributed(struct part *p, struct ir_b *b, ir_val v, ir_shard from, ir_shard to, int rank)
+{
+	const struct ir_type_info *t = ir_vtype(p->m, b->fn, v);
+	int64_t dim[IR_MAX_RANK], bytes = dtype_info[t->dtype].bytes;
+	if (gathers_one(p, from, to, rank))
+		return 0;
+	struct run *all = ARENA_NEW(&p->a, struct run, rank + 1);
+	for (int d = 0; d < rank; d++) {
+		dim[d] = t->dim[d] * ir_shard_parts(p->m, from, d);
+		bytes *= dim[d] / ir_shard_parts(p->m, to, d);
+		all[d] = (struct run){ 0, dim[d], 1, 0, 1 };
+	}
+	return bytes < part_worth(p) ? 0 : part_boxes(p, b, v, from, dim, 1, &(struct piece){ 0, all }, dim, to, INT64_MAX);
 }
 
 /* --- any two shardings -------------------------------------------------------------------------- */

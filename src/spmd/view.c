@@ -316,6 +316,11 @@ static ir_shard near(struct part *p, const struct making *k, const struct source
 	return ir_shard_replicated(p->m, h) ? 0 : h;
 }
 
+static bool same_source(const struct source *a, const struct source *b, int rank)
+{
+	return a->v == b->v && a->sh == b->sh && a->fill == b->fill && !memcmp(a->dim, b->dim, sizeof *a->dim * (size_t)rank);
+}
+
 static ir_val put_together(struct part *p, struct ir_b *b, const struct making *k)
 {
 	const struct view *v = k->v;
@@ -325,8 +330,11 @@ static ir_val put_together(struct part *p, struct ir_b *b, const struct making *
 	ir_val *here = ARENA_NEW(&p->a, ir_val, v->nsource + 1), whole = 0;
 	for (int i = 0; i < v->nsource; i++)
 		if (!v->source[i].fill) {
-			lies[i] = near(p, k, &v->source[i]);
-			here[i] = part_reshard(p, b, v->source[i].v, v->source[i].sh, lies[i]);
+			int j = 0;
+			while (!same_source(&v->source[j], &v->source[i], v->rank))
+				j++;
+			lies[i] = j < i ? lies[j] : near(p, k, &v->source[i]);
+			here[i] = j < i ? here[j] : part_reshard(p, b, v->source[i].v, v->source[i].sh, lies[i]);
 		}
 	for (int i = 0; i < v->npiece; i++) {
 		const struct source *q = &v->source[v->piece[i].source];
@@ -388,6 +396,33 @@ ir_val view_emit(struct part *p, struct ir_b *b, const struct view *v, ir_shard 
 	if (!r)
 		part_go_back(p, b, at);
 	return r;
+}
+
+static bool apart(const struct run *a, const struct run *b, int rank)
+{
+	for (int d = 0; d < rank; d++)
+		if (a[d].first + a[d].n <= b[d].first || b[d].first + b[d].n <= a[d].first)
+			return true;
+	return false;
+}
+
+ir_val view_boxes(struct part *p, struct ir_b *b, const struct view *v, ir_shard to, int64_t less)
+{
+	const struct source *q = &v->source[v->piece[0].source];
+	if (part_sum(p, q->sh) || part_sum(p, to))
+		return 0;
+	for (int i = 0; i < v->npiece; i++) {
+		const struct run *r = v->piece[i].run;
+		if (v->source[v->piece[i].source].fill || !same_source(&v->source[v->piece[i].source], q, v->rank))
+			return 0;
+		for (int d = 0; d < v->rank; d++)
+			if (r[d].n > 1 && (r[d].step != 1 || r[d].by != 1))
+				return 0;
+		for (int k = 0; k < i; k++)
+			if (!apart(r, v->piece[k].run, v->rank))
+				return 0;
+	}
+	return part_boxes(p, b, q->v, q->sh, q->dim, v->npiece, v->piece, v->dim, to, less);
 }
 
 bool view_moved_along(const struct view *v, int d)
