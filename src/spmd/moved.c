@@ -283,7 +283,7 @@ static ir_shard still_as(struct part *p, const struct view *x, const struct sour
 	return cut_as(p, 0, x->rank, mesh, l);
 }
 
-/* v, where it is wanted: in one step, if that is much less than what is gathered else: v itself, made in parts with more elements behind the last
+/* v, where it is wanted: in one step, if that is less than what is gathered else: v itself, made in parts with more elements behind the last
  * one, if that is there or much less than what it is made of, or that, if it is one value, of which v is cut out. */
 static bool gathered(struct part *p, struct scope *s, ir_val v)
 {
@@ -316,7 +316,7 @@ static bool gathered(struct part *p, struct scope *s, ir_val v)
 	}
 	struct travel after = part_travel(p, ir_tensor(p->m, dt, rank, dim), cut, to);
 	double bytes = parts ? MIN(all.bytes, after.bytes) : all.bytes;
-	ir_val y = bytes >= (double)part_worth(p) ? view_boxes(p, &s->b, x, to, (int64_t)(bytes / 2)) : 0;
+	ir_val y = bytes >= (double)part_worth(p) ? view_boxes(p, &s->b, x, to, (int64_t)bytes) : 0;
 	if (y) {
 		scope_give(p, s, v, y, to);
 		return true;

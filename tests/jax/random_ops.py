@@ -578,7 +578,16 @@ class Draw:
         x = self.val(lambda v: v.rank > 1)
         return self.step("move", f"jnp.transpose($0, {tuple(int(p) for p in self.rng.permutation(x.rank))})", x)
 
+    def rows(self):
+        """A few rows of a stack, so large that they come alone from where they lie; some of them again behind all."""
+        x = self.input((self.pick([8, 12, 16]), 48, 64), "float32", "lat")
+        at = self.int(0, x.shape[0] - 1)
+        part = f"$0[{at}:{self.int(at + 1, min(at + 4, x.shape[0]) + 1)}]"
+        return self.step("move", self.pick([part, part + "[0]", f"jnp.concatenate([$0, {part}])", f"jnp.concatenate([{part}, $0[{at}:], {part}], 0)"]), x)
+
     def slice(self):
+        if self.mode == "sharded" and self.odds(0.1):
+            return self.rows()
         x = self.val(lambda v: v.rank and v.size)
         lo = [self.int(0, d) if self.odds(0.5) else 0 for d in x.shape]
         hi = [self.int(a + 1, d + 1) if self.odds(0.5) else d for a, d in zip(lo, x.shape)]
@@ -755,6 +764,10 @@ class Draw:
 
     def scatter(self):
         x = self.val(lambda v: v.rank and v.size and v.kind in "fi")
+        if self.odds(0.4):                       # rows of another value, each to its place
+            y = self.val(lambda v: v.rank == x.rank and v.shape[1:] == x.shape[1:] and v.dtype == x.dtype and v.shape[0])
+            n, how = y.shape[0], self.pick(["add", "max", "min"] + ["multiply"] * (x.kind == "i"))
+            return self.step(f"sum:{n + 1}" if how == "add" else "pure", f"$0.at[(jnp.arange({n}) * {self.int(1, 9)} + {self.int(0, 9)}) % {x.shape[0]}].{how}($1)", x, y)
         where = self.rng.integers(0, x.shape[0], size=self.int(1, 6))
         how = self.pick(["add", "max", "min", "set", "multiply", "apply"] if x.kind == "i" else ["add", "max", "min", "set", "apply"])
         if how == "set":

@@ -376,6 +376,31 @@ def test_bytes_of_turns(n):
     assert kinds == {"all_gather"}            # there is no other dimension
 
 
+@pytest.mark.only_rondo("Rondo's collectives")
+def test_bytes_of_rows():
+    """Rows of a stack come alone; what is there twice comes once."""
+    w, m = np.zeros((8, 128, 256), np.float32), mesh(4)
+    row = w.nbytes / 8
+    for f, rows in ((lambda w: w[3], 1), (lambda w: w[5:7], 2), (lambda w: (w[0], w[7]), 2)):
+        assert moved(f, [w], [("x",)], m, ())[0] <= rows * row
+    x = np.zeros((1024, 256), np.float32)
+    for f in (lambda x: jnp.concatenate([x, x[:66]]), lambda x: jnp.pad(x, 33, mode="wrap")):
+        sent, kinds = moved(f, [x], [(("x", "y"),)], mesh(2, 2), ("x",))
+        assert "all_gather" not in kinds or sent <= 1.5 * x.nbytes
+    i = np.zeros(4096, np.int32)
+    for f in (jax.ops.segment_max, jax.ops.segment_min, jax.ops.segment_prod):
+        assert moved(lambda i, f=f: f(i, i, 50), [i], [("x",)], m)[0] <= 2 * 50 * 4
+
+
+def test_rows():
+    w = whole(8, 96, 128)
+    m = mesh(4)
+    for f in (lambda w: w[3], lambda w: w[5:7] + 1, lambda w: (w[0], w[7] * 2), lambda w: jnp.concatenate([w[6:], w[:1], w[3:5]]), lambda w: jnp.concatenate([w, w[:4]], 0)):
+        for out in (None, ()):
+            check(f, [w], [("x",)], m, out)
+        check(f, [w], [("x", None, "y")], mesh(2, 2))
+
+
 # --- windows that do not divide --------------------------------------------------------------------------------------------------
 
 LONGER = {

@@ -278,6 +278,19 @@ def test_places_in_cut_dimensions(spec, dtype):
             np.testing.assert_allclose(g, w, rtol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16, np.int32, np.bool_])
+@pytest.mark.parametrize("specs", [(("x",), ("x",)), (("y",), ("y", "x")), ((("x", "y"),), (("x", "y"),))])
+def test_updates_on_several_devices(specs, dtype):
+    """Each device takes its own into the extremes, or products: what is there is taken in once."""
+    m = mesh(2, 2, names=("x", "y"))
+    r = np.random.default_rng(0)
+    i, u, x = r.integers(0, 9, 40).astype(np.int32), (r.integers(-1, 3, (40, 6))).astype(dtype), np.full((8, 6), 2).astype(dtype)
+    put = lambda i, u, x: (x.at[i].max(u), x.at[i].min(u), jax.ops.segment_max(u, i, 9), *(() if dtype == np.bool_ else (x.at[i].mul(u), jax.ops.segment_prod(u, i, 8))))
+    a, b = specs
+    for g, w in zip(jax.jit(put)(on(i, *a, m=m), on(u, *b, m=m), x), jax.jit(put)(i, u, x), strict=True):
+        all_shards_right(g, w)
+
+
 @pytest.mark.parametrize("dtype", [np.bool_, np.uint8, jnp.bfloat16, np.complex64])
 def test_gather_of_any_type_from_a_cut_dimension(dtype):
     x = (X % 3).astype(dtype)
