@@ -574,6 +574,31 @@ static bool extends(struct scope *s, const struct ir_op *o, const struct ir_axes
 	return true;
 }
 
+/* Bytes of a value like o's result, which lies cut as h, if axes of l cut it along other factors than o's. */
+static int64_t taken(struct part *p, const struct ir_axes *x, uint32_t mesh, const struct axes *l, ir_shard h, int64_t bytes)
+{
+	for (int d = 0; h && p->m->shard.p[h].mesh == mesh && d < x->rank[x->nin]; d++)
+		for (int f = 0; f < x->nfactor; f++)
+			if (ir_axes_find(x, x->nin, f) != d && overlap(l[f], part_axes(p, h, d)))
+				return bytes;
+	return 0;
+}
+
+/* Is o's result wanted, or read beside what lies, cut along other factors by axes of l, and larger than o's operands?  More would travel to have it
+ * elsewhere than to have them. */
+static bool taken_elsewhere(struct part *p, struct scope *s, const struct ir_op *o, const struct ir_axes *x, uint32_t mesh, const struct axes *l)
+{
+	int64_t bytes = scope_type(p, s, o->out)->bytes, most = taken(p, x, mesh, l, scope_wanted(s, o->out), bytes);
+	for (uint32_t u = ir_use_first(s->from, o->out); u; u = ir_use_next(s->from, u)) {
+		const struct ir_op *r = &s->from->op.p[ir_use_op(s->from, u)];
+		for (uint32_t k = 0; ir_is_elem((enum ir_kind)r->kind) && k < r->nin; k++)
+			most = MAX(most, taken(p, x, mesh, l, s->map[ir_in(s->from, r, k)] ? s->sh[ir_in(s->from, r, k)] : 0, bytes));
+	}
+	for (uint32_t k = 0; k < o->nin; k++)
+		most = scope_type(p, s, ir_in(s->from, o, k))->bytes >= most ? 0 : most;
+	return most != 0;
+}
+
 /* An op along dimensions that do not divide, over views of values that are cut: it is done on parts of which the last one has more elements,
  * which nobody reads; what is made of them is a view again.  False: it is not one that can be. */
 static bool with_more(struct part *p, struct scope *s, const struct ir_op *o)
@@ -603,7 +628,7 @@ static bool with_more(struct part *p, struct scope *s, const struct ir_op *o)
 			g.mesh = of;
 			any = true;
 		}
-	if (!any)
+	if (!any || taken_elsewhere(p, s, o, x, g.mesh, l))
 		return false;
 	for (int k = 0; k < x->nin + x->nout; k++) {
 		bool filled = false;

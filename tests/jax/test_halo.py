@@ -390,6 +390,7 @@ def test_bytes_of_rows():
     i = np.zeros(4096, np.int32)
     for f in (jax.ops.segment_max, jax.ops.segment_min, jax.ops.segment_prod):
         assert moved(lambda i, f=f: f(i, i, 50), [i], [("x",)], m)[0] <= 2 * 50 * 4
+    assert moved(lambda i: jnp.isin(i, i[::100]), [i], [("x",)], m)[0] <= 2 * 41 * 4
 
 
 def test_rows():
