@@ -323,6 +323,12 @@ static inline __attribute__((always_inline)) void add_halves(int64_t n, float *x
 	}
 }
 
+static inline __attribute__((always_inline)) void add_floats(int64_t n, float *restrict x, const float *restrict sum)
+{
+	for (int64_t i = 0; i < n; i++)
+		x[i] += sum[i];
+}
+
 static inline __attribute__((always_inline)) void keep_halves(int64_t n, const float *x, uint16_t *hi, uint16_t *lo)
 {
 	for (int64_t i = 0; i < n; i++) {
@@ -334,18 +340,19 @@ static inline __attribute__((always_inline)) void keep_halves(int64_t n, const f
 
 #define T512 __attribute__((target("avx512f,avx512bw,avx512vl")))
 T512 static void add_halves_512(int64_t n, float *x, const uint16_t *hi, const uint16_t *lo) { add_halves(n, x, hi, lo); }
+T512 static void add_floats_512(int64_t n, float *x, const float *sum) { add_floats(n, x, sum); }
 T512 static void keep_halves_512(int64_t n, const float *x, uint16_t *hi, uint16_t *lo) { keep_halves(n, x, hi, lo); }
 
 /* What has been kept of row number n of a sum, or of one at base, is added to x; x is kept in its place. */
-static void add_kept(const struct run *r, const struct sums *s, char *base, int64_t row, int64_t n, float *restrict x)
+static void add_kept(const struct run *r, const struct sums *s, char *base, int64_t row, int64_t n, float *x)
 {
 	int64_t w = s->to.w;
 	char *there = base + att_row(&s->to, row), *apart = r->shared + s->at;
 	const float *sum = s->home == THERE ? (float *)(void *)there : (float *)(void *)apart + n * w;
 	if (s->home == HALF)
 		(cpu_get()->avx512 ? add_halves_512 : add_halves)(w, x, (uint16_t *)(void *)there, (uint16_t *)(void *)apart + n * w);
-	for (int64_t i = 0; s->home != HALF && i < w; i++)
-		x[i] += sum[i];
+	else
+		(cpu_get()->avx512 ? add_floats_512 : add_floats)(w, x, sum);
 }
 
 static void keep(const struct run *r, const struct sums *s, char *base, int64_t row, int64_t n, const float *x)
