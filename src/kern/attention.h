@@ -61,10 +61,24 @@ struct att_soft {
 /* On tiles that is seen of the sums of ATT_HALF tiles only, of each of which some exponentials may be so much. */
 #define ATT_GROWN 4096.0f
 #define LOG2E ((float)M_LOG2E)
-/* micro and forward in one: p = exp2((x - m) * c2 - less), of products beside f32 p = exp2((x * by - m) * c2 - less), rows ldp bytes apart; raise, too, if top is not NULL, of scores that are exponents of e.
- * True: a score exceeds its row's reference by more than ATT_LAZY; nothing is written. */
-typedef bool att_fused(int64_t steps, const void *a, int64_t lda, const void *b, const float *m, float by, float c2, const float *less, char *p, int64_t ldp,
-                       float (*l)[ATT_LANES], float (*z)[ATT_LANES], float (*top)[ATT_LANES]);
+/* A row's first reference may be 0, as long as its exponentials have sums of at least that. */
+#define ATT_LEAST 0.00390625f
+
+/* micro and forward in one, of some groups of rows with a tile, and then with those that follow it: p = exp2((x - m) * c2 - less), of products beside f32
+ * p = exp2((x * by - m) * c2 - less), rows ldp bytes apart; p is 0 in columns that a row's bits in mask do not have.  raise, too, if top is not NULL, of scores that are exponents of e.
+ * How many tiles are made: of the next one some x - m is more than most; all x - m are at s, which are x where m is 0, nothing else of it is written. */
+struct att_fuse {
+	int64_t steps, lda, ldp;
+	const char *a, *b;
+	const uint32_t *mask;            /* or NULL: all columns */
+	bool words;                      /* p may be made of integers, of bf16 and without z: as struct att_step */
+	const float *m, *less;
+	float by, c2, most;
+	float *s;
+	char *p;
+	float (*l)[ATT_LANES], (*z)[ATT_LANES], (*top)[ATT_LANES];
+};
+typedef int att_fused(const struct att_fuse *q, int groups, int tiles);
 extern att_fused att_fused_bf16_512, att_fused_f32_512;
 
 /* What a variant for tiles does at once, beside one another: of the ATT_HALF tiles of keys of some rows, of which the first one's products are made,
@@ -127,6 +141,8 @@ extern const struct att_variant *att_force, att_reference;
 
 /* --- scores (attention_range.c, attention_score.c) ------------------------------------ */
 
+#define ATT_FILL (-1e9)              /* scores that a mask makes, not a product */
+
 /* What is known of a value in some tiles, a lane each: it lies in lo .. hi, or is NaN where the tile's bit is set. */
 enum { ATT_WIDE = 8 };
 struct att_bound { double lo[ATT_WIDE], hi[ATT_WIDE]; unsigned nan; };
@@ -140,10 +156,15 @@ struct att_range {
 	uint8_t *is_slope;       /* registers that are c */
 	uint8_t *is_one;         /* registers that are 1 */
 	int weight;              /* the output that is the weight; 0: there is none */
+	int pred;                /* the register that says where the score is x * c; elsewhere it is fill, which is at most ATT_FILL, and nothing depends on x; 0: there is none */
+	bool pred_not;           /* it is so where that is false */
+	double fill;
 	bool always;             /* the score is x * c, whatever operands are */
 	bool grad;
 };
 void att_range_make(struct arena *a, const struct prog_expr *e, const struct attention *x, struct att_range *r);
+/* The function of what pred is made from alone. */
+const struct prog_expr *att_range_pred(struct arena *a, const struct att_range *r);
 /* Constants among the registers, once before they are used. */
 void att_range_start(const struct att_range *r, struct att_bound *reg);
 /* reg: nin + n bounds, of which the inputs' and constants are filled.  What is known of n tiles: plain: bit i: scores of tile i are x * c;
@@ -168,8 +189,9 @@ struct att_plan {
 	int64_t dk, ek, dc, ec;  /* d and e padded to steps and to panels */
 	struct att_extra *extra;
 	struct att_range range;
+	struct plan *mask;       /* of range.pred, or NULL */
 	/* scratch of the function for one strip, from its begin */
-	size_t fn_base, fn_have, fn_in, fn_mem, fn_reg, fn_bytes;
+	size_t fn_base, fn_have, fn_in, fn_mem, fn_mask, fn_reg, fn_bytes;
 };
 /* False: no fast form for the types. */
 bool att_plan_make(const struct prog_kern *k, const struct attention *x, bool turned, struct arena *a, struct att_plan *p);
@@ -179,6 +201,9 @@ void att_extra_start(const struct att_plan *p, const struct prog_kern *k, char *
 /* Scores and what else the function gives of a tile: n0 rows from i0 on, n1 columns from j0 on, products in x; columns from n1 on are made -inf.
  * x is overwritten by the scores; rest: slope and weight as [rows][ATT_COLS], or NULL where there is none. */
 void att_score(const struct att_plan *p, int64_t i0, int n0, int64_t j0, int n1, float *x, float *rest[2], char *mem);
+
+/* Of a tile whose score is x * c or nothing: bits of columns where it is x * c are kept in each row's mask. */
+void att_mask(const struct att_plan *p, int64_t i0, int n0, int64_t j0, uint32_t *mask, char *mem);
 
 /* Bounds of operands along one side: of count groups of size positions of n from i0 on; groups are step doubles apart in lo and hi, of
  * operand i from i * span on.  Operands that are not by that side alone are left out. */
@@ -233,6 +258,8 @@ static inline float att_less(double whole, double at, float c)
 
 /* Numbers to a row of a result; tmp: w elements. */
 void att_store(const struct att_rows *r, char *base, int64_t row, const float *x, char *tmp);
+/* n panels of a row, step numbers apart, times by, as bf16 side by side.  For AVX-512 BF16. */
+void att_store_panels(int64_t n, const float *x, int64_t step, float by, char *to);
 /* What the bf16 that o has at high lacks of the numbers, a byte each (src/attn/parts.c), to a row of i8. */
 void att_store_below(const struct att_rows *o, const char *high, const struct att_rows *r, char *base, int64_t row, const float *x);
 /* That of one number: the bits by which it differs from high, without the lower 8. */

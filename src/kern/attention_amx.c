@@ -42,29 +42,11 @@ INBF16 void exps_floats(struct rows *r, __m512 c, int64_t ldp, bool first, enum 
 	next_row(r, ldp);
 }
 
-/* 2^x as a bf16, to 0.66 of its last place, where the sum of what it is before is not asked for: 32 at once as integers of 16 bits, which takes 7 cycles
- * of the port that vectors have beside products, not 18.  t = 256 (x + 127), rounded down, at least 0, has the exponent in its upper 8 bits and
- * below them the fraction f, where 2^f - 1 belongs: so much, in 256ths, is f above that, four f alike.  The mean is right, and the deviation 1.14 times that of
- * numbers that are rounded.  What is too large is infinite or NaN. */
-static const uint8_t above[64] __attribute__((aligned(64))) = {
-	1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 15, 16, 17, 17, 18, 18, 19, 19, 20, 20, 21, 21, 21, 21, 22, 22, 22,
-	22, 22, 22, 22, 22, 22, 22, 21, 21, 21, 20, 20, 20, 19, 18, 18, 17, 16, 16, 15, 14, 13, 12, 11, 10, 9, 8, 6, 5, 4, 2, 1,
-};
-#define TWORDS __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,avx512vbmi"), always_inline)) static inline
-TWORDS __m512i exp2_words(__m512 t0, __m512 t1)
-{
-	__m512i t = _mm512_packus_epi32(_mm512_cvtps_epi32(t0), _mm512_cvtps_epi32(t1));      /* eight by eight of both */
-	__m512i f = _mm512_multishift_epi64_epi8(_mm512_set1_epi64(0x3232222212120202), t);      /* bits 2 .. 7 of each */
-	t = _mm512_subs_epu16(t, _mm512_maskz_permutexvar_epi8(0x5555555555555555, f, _mm512_load_si512(above)));
-	t = _mm512_avg_epu16(t, _mm512_setzero_si512());
-	return _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), t);
-}
-
 /* As exps_floats, without more; c is 256 times as much, m 256 (m - 127) + 1/2. */
 TWORDS void exps_words(struct rows *r, __m512 c, int64_t ldp, bool first)
 {
 	__m512 m = K512(*r->m);
-	__m512i p = exp2_words(_mm512_fmsub_ps(c, _mm512_load_ps(r->s), m), _mm512_fmsub_ps(c, _mm512_load_ps(r->s + 16), m));
+	__m512i p = exp2_words(to_words(_mm512_fmsub_ps(c, _mm512_load_ps(r->s), m), _mm512_fmsub_ps(c, _mm512_load_ps(r->s + 16), m)));
 	_mm512_store_si512(r->p, p);
 	_mm512_store_ps(*r->sum, PAIRS(first ? _mm512_setzero_ps() : _mm512_load_ps(*r->sum), p, _mm512_set1_epi16(0x3f80)));
 	next_row(r, ldp);

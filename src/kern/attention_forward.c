@@ -50,7 +50,7 @@ static void pack_block(const struct fwd *f, const struct prog_kern *k, char *con
 		if (f->norms)
 			((float *)(void *)(to + f->kb_norm))[tile] = att_longest(p, rows, some, ld);
 		rows = att_take_from(p, &f->v, k, ptr, ATT_V, b, k0 + i, some, dense, p->ec, tmp, &ld);
-		if (p->v->stream)
+		if (f->words)
 			((float *)(void *)(to + f->kb_top))[tile] = att_most(to + f->kb_k + (size_t)(i * p->dk * es), ATT_COLS * p->dk);
 		to[f->kb_bad + (size_t)tile] = !att_steps(es, rows, ld, p->ec, to + f->kb_v + (size_t)(i * ATT_COLS * es), (size_t)(CK * ATT_COLS * es));
 	}
@@ -98,7 +98,7 @@ static bool hidden(const struct run *r)
 {
 	bool all = r->at->clear && !r->second;
 	for (int i = 0; i < r->at->nt && all; i++)
-		all = !(r->at->known.score->nan >> i & 1) && r->at->known.score->hi[i] <= FILL;
+		all = !(r->at->known.score->nan >> i & 1) && r->at->known.score->hi[i] <= ATT_FILL;
 	return all;
 }
 
@@ -121,7 +121,7 @@ static void find_block(struct run *r, int64_t blk)
 		pack_block(f, r->k, r->ptr, r->b, blk, own, r->mem);
 	if (f->norms)
 		att_ask(r);
-	for (int i = 0; i < r->at->nt && f->p.v->stream; i++)
+	for (int i = 0; i < r->at->nt && f->words; i++)
 		r->at->top = fmaxf(r->at->top, ((const float *)(const void *)(r->at->kb + f->kb_top))[i]);
 }
 
@@ -152,11 +152,12 @@ static void load_rows(struct run *r)
 	int es = p->v->es, mr = p->v->mr;
 	for (int64_t i = 0; i < att_pad(r->nr, mr); i += ATT_FETCH)      /* rows of padding, too: zeros */
 		att_fetch_from(p, &f->q, r->k, r->ptr, ATT_Q, r->b, r->r0 + i, MAX(MIN(ATT_FETCH, r->nr - i), 0), r->mem + f->q_at + (size_t)(i * p->dc * es), p->dc, r->mem + f->tmp_at);
-	r->top_q = p->v->stream ? att_most(r->mem + f->q_at, att_pad(r->nr, mr) * p->dc) : 0;
-	att_side_bounds(p, r->k, r->ptr, r->b, false, r->r0, r->nr, mr, (double *)(void *)(r->mem + f->lo_at), (double *)(void *)(r->mem + f->hi_at), f->qb / mr);
-	for (int64_t g = 0; g * mr < r->nr && f->norms; g++)
-		((float *)(void *)(r->mem + f->norm_at))[g] =
-			att_longest(p, r->mem + f->q_at + (size_t)(g * mr * p->dc * es), MIN(mr, r->nr - g * mr), p->dc * es);
+	r->top_q = f->words ? att_most(r->mem + f->q_at, att_pad(r->nr, mr) * p->dc) : 0;
+	att_side_bounds(p, r->k, r->ptr, r->b, false, r->r0, r->nr, (int)f->rq, (double *)(void *)(r->mem + f->lo_at), (double *)(void *)(r->mem + f->hi_at),
+	                (f->qb + f->rq - 1) / f->rq);
+	for (int64_t i = 0; i * f->rq < r->nr && f->norms; i++)
+		((float *)(void *)(r->mem + f->norm_at))[i] =
+			att_longest(p, r->mem + f->q_at + (size_t)(i * f->rq * p->dc * es), MIN(f->rq, r->nr - i * f->rq), p->dc * es);
 }
 
 static void start_rows(struct run *r)
@@ -173,24 +174,15 @@ static void start_rows(struct run *r)
 		r->ref.whole[i] = r->ref.m[i] = r->ref.mx[i] = r->ref.less[i] = r->ref.lessx[i] = 0;
 		r->ref.most[i] = r->ref.mostx[i] = -INFINITY;
 		r->ref.m2[i] = INFINITY;
+		r->ref.words[i] = 0.5f - 127 * 256;
 	}
 	r->low = -INFINITY;
 	r->second = false;
-	r->referred = r->set = 0;
-}
-
-static float sum_of(const float x[ATT_LANES])
-{
-	float a[8], b[4];
-	for (int j = 0; j < 8; j++)
-		a[j] = x[j] + x[j + 8];
-	for (int j = 0; j < 4; j++)
-		b[j] = a[j] + a[j + 4];
-	return (b[0] + b[2]) + (b[1] + b[3]);
+	r->referred = r->set = r->met = 0;
 }
 
 /* The sum of row i's p before it was rounded. */
-static float exact_sum(const struct run *r, int64_t i) { return sum_of(r->z ? r->z[i] : r->l[i]); }
+static float exact_sum(const struct run *r, int64_t i) { return att_sum(r->z ? r->z[i] : r->l[i]); }
 
 static float top_of_row(const struct run *r, int64_t i)
 {
@@ -200,17 +192,21 @@ static float top_of_row(const struct run *r, int64_t i)
 	return top;
 }
 
-/* Row i of o, one after the other, times x. */
+/* Row i of o, of which its panels are parts. */
+static const float *panels_of(const struct run *r, const float *o, int64_t i)
+{
+	int64_t mr = r->f->p.v->mr;
+	return o + (i / mr * mr * r->f->p.ec / ATT_COLS + i % mr) * ATT_COLS;
+}
+
+/* The same, one after the other, times x. */
 static float *row_of(const struct run *r, const float *o, int64_t i, float x)
 {
-	int mr = r->f->p.v->mr;
-	int64_t panels = r->f->p.ec / ATT_COLS;
 	float *row = (float *)(void *)(r->mem + r->f->row_at);
-	for (int64_t e = 0; e < panels; e++) {
-		const float *from = o + ((i / mr * panels + e) * mr + i % mr) * ATT_COLS;
+	const float *from = panels_of(r, o, i);
+	for (int64_t e = 0; e < r->f->p.ec; e += ATT_COLS, from += r->f->p.v->mr * ATT_COLS)
 		for (int j = 0; j < ATT_COLS; j++)
-			row[e * ATT_COLS + j] = from[j] * x;
-	}
+			row[e + j] = from[j] * x;
 	return row;
 }
 
@@ -227,21 +223,22 @@ static void store_log(const struct att_rows *r, char *base, int64_t row, double 
 		att_store(r, base, row, &narrow, tmp);
 }
 
-/* A row whose sum relative to ref is this, not rounded; top: the highest score. */
+/* A row, which may be stored already (NULL), whose sum relative to ref is this, not rounded; top: the highest score. */
 static void finish(const struct run *r, int64_t i, const float *row, double ref, float sum, float top)
 {
 	const struct fwd *f = r->f;
-	double l = sum == 0 ? -INFINITY : ref + log((double)sum);
-	float z = sum == 0 ? 0 : (float)(sum * exp(ref - top));
-	if (f->p.x.part)
-		l = isnan(sum) && top < INFINITY ? NAN : top;
-	att_store(&f->o, r->to_o, r->r0 + i, row, r->mem + f->tmp_at);
-	if (f->p.x.log || f->p.x.part)
-		store_log(&f->l, r->to_l, r->r0 + i, l, r->mem + f->tmp_at);
-	if (f->p.x.part)
-		att_store(&f->z, r->to_z, r->r0 + i, &z, r->mem + f->tmp_at);
+	char *tmp = r->mem + f->tmp_at;
+	if (row)
+		att_store(&f->o, r->to_o, r->r0 + i, row, tmp);
+	if (f->p.x.log)
+		store_log(&f->l, r->to_l, r->r0 + i, sum == 0 ? -INFINITY : ref + log((double)sum), tmp);
 	if (f->p.x.below)
 		att_store_below(&f->o, r->to_o, &f->z, r->to_z, r->r0 + i, row);
+	if (f->p.x.part) {
+		float z = sum == 0 ? 0 : (float)(sum * exp(ref - top));
+		store_log(&f->l, r->to_l, r->r0 + i, isnan(sum) && top < INFINITY ? NAN : top, tmp);
+		att_store(&f->z, r->to_z, r->r0 + i, &z, tmp);
+	}
 }
 
 /* Rows whose reference is so low that what was left out counts. */
@@ -268,7 +265,7 @@ static struct row *rows_at(char *part, size_t which) { return (struct row *)(voi
 static void keep_rows(const struct run *r, struct row *to)
 {
 	for (int64_t i = 0; i < r->nr; i++)
-		to[i] = (struct row){ r->ref.most[i] == -INFINITY ? -INFINITY : r->ref.whole[i], sum_of(r->l[i]), exact_sum(r, i) };
+		to[i] = (struct row){ r->ref.most[i] == -INFINITY ? -INFINITY : r->ref.whole[i], att_sum(r->l[i]), exact_sum(r, i) };
 }
 
 static void keep_tops(const struct run *r, char *to)
@@ -392,8 +389,12 @@ static void tile(struct run *r, enum what what, int64_t at)
 			r->second = true;
 			keys(r, part);
 		}
-		for (int64_t i = 0; i < r->nr; i++)
-			finish(r, i, row_of(r, r->o, i, share(sum_of(r->l[i]))), r->ref.whole[i], exact_sum(r, i), top_of_row(r, i));
+		for (int64_t i = 0; i < r->nr; i++) {
+			float sum = att_sum(r->l[i]);
+			if (f->direct)
+				att_store_panels(f->p.ec / ATT_COLS, panels_of(r, r->o, i), f->p.v->mr * ATT_COLS, share(sum), r->to_o + att_row(&f->o, r->r0 + i));
+			finish(r, i, f->direct ? NULL : row_of(r, r->o, i, share(sum)), r->ref.whole[i], r->z ? att_sum(r->z[i]) : sum, top_of_row(r, i));
+		}
 	}
 }
 
@@ -415,6 +416,8 @@ static void run(const struct prog_kern *k, const struct kern_state *s, int phase
 		return;
 	}
 	plan_start(f->p.x.fn, mem + f->fn_at + f->p.fn_mem);
+	if (f->p.mask)
+		plan_start(f->p.mask, mem + f->fn_at + f->p.fn_mask);
 	att_range_start(&f->p.range, (struct att_bound *)(void *)(mem + f->fn_at + f->p.fn_reg));
 	if (f->p.v->begin)
 		f->p.v->begin();
@@ -448,7 +451,7 @@ static void find_distinct(struct fwd *f, const struct prog_kern *k, struct arena
 static void lay_out(struct fwd *f, struct kern_state *s)
 {
 	const struct att_plan *p = &f->p;
-	int64_t es = p->v->es, extra = p->x.nextra, groups = f->qb / p->v->mr;
+	int64_t es = p->v->es, extra = p->x.nextra, items = (f->qb + f->rq - 1) / f->rq;
 	f->steps = p->dk * es / 4;
 	f->q_row = p->dc * es;
 	f->p_row = CK * es;
@@ -457,12 +460,14 @@ static void lay_out(struct fwd *f, struct kern_state *s)
 	f->as_product = 1 / (double)p->range.c;
 	f->as_exponent = f->c2 * (p->raw ? f->as_product : 1);
 	f->as_score = 1 / f->as_exponent;
+	f->two = es == 2 && (p->x.part || p->x.log);
+	f->words = es == 2 && (p->v->stream || p->v->fused) && !f->two;
 	size_t *n = &f->kb_bytes;
 	f->kb_k = att_room(n, p->v->few ? TILES * f->k_tile : CK * p->dk * es);
 	f->kb_v = att_room(n, p->v->few ? TILES * f->k_tile : CK * p->ec * es);
 	f->kb_dense = att_room(n, p->v->few ? TILES * att_dense_rows(p) * (p->dc + p->ec) * es : 0);
 	f->kb_norm = att_room(n, TILES * 4);
-	f->kb_top = att_room(n, p->v->stream ? TILES * 4 : 0);
+	f->kb_top = att_room(n, f->words ? TILES * 4 : 0);
 	f->kb_bad = att_room(n, TILES);
 	f->kb_lo = att_room(n, extra * TILES * 8);
 	f->kb_hi = att_room(n, extra * TILES * 8);
@@ -475,14 +480,13 @@ static void lay_out(struct fwd *f, struct kern_state *s)
 	f->sum_at = att_room(n, p->v->stream ? 2 * ATT_MOST_MR * ATT_LANES * 4 : 0);
 	f->w_at = att_room(n, ATT_MOST_MR * ATT_COLS * 4);
 	f->l_at = att_room(n, f->qb * ATT_LANES * 4);
-	f->two = es == 2 && (p->x.part || p->x.log);
 	f->z_at = att_room(n, f->two ? f->qb * ATT_LANES * 4 : 0);
 	f->top_at = att_room(n, p->x.part ? f->qb * ATT_LANES * 4 : 0);
 	f->m_at = att_room(n, REF_FLOATS * f->qb * 4);
 	f->whole_at = att_room(n, f->qb * 8);
-	f->lo_at = att_room(n, extra * groups * 8);
-	f->hi_at = att_room(n, extra * groups * 8);
-	f->norm_at = att_room(n, groups * 4);
+	f->lo_at = att_room(n, extra * items * 8);
+	f->hi_at = att_room(n, extra * items * 8);
+	f->norm_at = att_room(n, items * 4);
 	f->row_at = att_room(n, p->ec * 4);
 	f->dense_at = att_room(n, att_dense_rows(p) * MAX(p->dc, p->ec) * es);
 	f->tmp_at = att_room(n, (int64_t)att_fetch_bytes(p));
@@ -530,7 +534,7 @@ bool attention_forward(const struct prog_kern *k, const struct attention *x, str
 	find_distinct(f, k, &s->a);
 	if (!f->p.range.plain)
 		f->p.range.c = 1;
-	share_out(f, f->p.v->stream ? LONG : SHORT, MANY);
+	share_out(f, f->p.v->stream ? LONG : SHORT, f->p.v->stream ? MANY : MANY / 2);
 	f->near = f->p.v->stream && !f->lazy ? NEAR : 1;
 	/* as many batches at once as give tiles enough */
 	int64_t sharers = x->batch / f->distinct, keys = f->nkb * CK * (f->p.dk + f->p.ec) * f->p.v->es;
@@ -541,6 +545,7 @@ bool attention_forward(const struct prog_kern *k, const struct attention *x, str
 		f->some = f->distinct;
 	}
 	f->norms = !f->p.range.plain && x->nextra;
+	f->direct = f->o.dt == DT_bf16 && f->o.unit == 2 && x->e % ATT_COLS == 0 && !x->below && cpu_get()->avx512_bf16;
 	f->bounds = !f->p.range.always && (f->p.range.plain || x->nextra > 0);
 	lay_out(f, s);
 	s->tiles = x->batch * f->nblk * f->parts;

@@ -6,14 +6,13 @@
 
 enum { CK = 256, TILES = CK / ATT_COLS, ITEM = 32, NEAR = 4, HALF = ATT_HALF };
 #define NOTHING (-104.0f)            /* exp of less is 0 */
-#define FILL (-1e9)                  /* scores that a mask makes, not a product */
 
 struct fwd {
 	struct att_plan p;
 	struct att_rows q, k, v, o, l, z;      /* l: or m; z: or what o lacks */
 	int64_t rq, qb, nblk, nkb, parts;      /* rows of an item and of a tile; blocks of rows and of keys; parts of keys */
 	int64_t near;                          /* so many blocks of keys meet the rows of an item one after the other: its sums stay near */
-	bool lazy, bounds, norms;              /* keys are packed where they are read, by each tile; scores have bounds; by the lengths of q and k */
+	bool lazy, bounds, norms, words;       /* keys are packed where they are read, by each tile; scores have bounds; by the lengths of q and k; p may be made of integers */
 	int64_t distinct, *same;               /* batches whose keys differ; of each batch dimension the factor of the index, 0: same */
 	int64_t some;                          /* of those, how many are packed at once */
 	/* steps of a product with keys; bytes of a row of q, a row of p, a tile of keys; exponents of 2 of what plain tiles compare */
@@ -23,6 +22,7 @@ struct fwd {
 	/* a packed block of keys; or a place of each tile's keys, and of its values, and room for those that must be copied */
 	size_t kb_k, kb_v, kb_dense, kb_norm, kb_top, kb_bad, kb_lo, kb_hi, kb_bytes;
 	/* scratch */
+	bool direct;                           /* o leaves as bf16 side by side */
 	bool two;                              /* sums of p as it is multiplied, and of what it was before it was rounded */
 	size_t q_at, o_at, p_at, s_at, one_at, sum_at, w_at, l_at, z_at, top_at, m_at, whole_at, lo_at, hi_at, norm_at, row_at, dense_at, tmp_at, fn_at, kb_at;
 	/* shared: blocks of keys, then a state of each tile */
@@ -70,15 +70,27 @@ struct run {
 	float *s, *one, *o;              /* s: two tiles that stream; one: one that is made by itself */
 	float (*sum)[ATT_LANES];         /* of a half, both */
 	uint64_t referred;               /* groups of rows whose references exponents are made with, a bit each; of what streams there are no more than that */
-	uint64_t set;                    /* and those known to have some, of the first 64 */
+	uint64_t set, met;               /* and those known to have some, where there is a fused, of whose there are no more, either; and those that have more than that has made */
 	/* in parts of a row: sums of p as it is multiplied, which o is divided by; of p as it was, if they are asked for and others; the highest scores, if asked for */
 	float (*l)[ATT_LANES], (*z)[ATT_LANES], (*top)[ATT_LANES];
+	int t0;                          /* the first tile of an item that counts */
 	bool second;
 	float low;                       /* the highest score that was left out for being low */
 	long long done, left;
 };
 
 enum kind { NONE, PLAIN, SCORE };
+
+/* The sum of a row's parts. */
+static inline float att_sum(const float x[ATT_LANES])
+{
+	float a[8], b[4];
+	for (int j = 0; j < 8; j++)
+		a[j] = x[j] + x[j + 8];
+	for (int j = 0; j < 4; j++)
+		b[j] = a[j] + a[j + 4];
+	return (b[0] + b[2]) + (b[1] + b[3]);
+}
 
 /* Rows row .. of the tile, at most rq, with the block of keys. */
 void att_item(struct run *r, int64_t row);

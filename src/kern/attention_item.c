@@ -6,93 +6,75 @@
 
 /* --- which tiles count ------------------------------------------------------------------ */
 
-/* Of rows g0 .. g0 + ng groups from the tile's begin, with each tile of the block: plain ones, and the bound of scores. */
-static struct att_known known_of(const struct run *r, int64_t g0, int64_t ng)
+/* Of rows i0 .. i0 + n from the tile's begin, whole items or all, with each tile of the block: plain ones, and the bound of scores. */
+static struct att_known known_of(const struct run *r, int64_t i0, int64_t n)
 {
 	const struct fwd *f = r->f;
 	const struct att_plan *p = &f->p;
-	int mr = p->v->mr;
 	struct att_bound *reg = (struct att_bound *)(void *)(r->mem + f->fn_at + p->fn_reg);
 	const double *rlo = (const double *)(const void *)(r->mem + f->lo_at), *rhi = (const double *)(const void *)(r->mem + f->hi_at);
 	const float *norm = (const float *)(const void *)(r->mem + f->norm_at), *knorm = (const float *)(const void *)(r->at->kb + f->kb_norm);
-	int64_t groups = f->qb / mr;
+	int64_t first = i0 / f->rq, items = (n + f->rq - 1) / f->rq, all = (f->qb + f->rq - 1) / f->rq;
 	att_bound_any(DT_f32, &reg[0]);
 	if (f->norms)
-		att_norm_bounds(norm + g0, ng, knorm, r->at->nt, &reg[0]);
+		att_norm_bounds(norm + first, items, knorm, r->at->nt, &reg[0]);
 	for (int x = 0; x < p->x.nextra; x++) {
 		const struct att_extra *e = &p->extra[x];
 		const double *klo = (const double *)(const void *)(r->at->kb + f->kb_lo) + x * TILES, *khi = (const double *)(const void *)(r->at->kb + f->kb_hi) + x * TILES;
 		if (e->by_row && !e->by_key)
-			att_bound_one(e->dt, rlo + x * groups + g0, rhi + x * groups + g0, ng, r->at->nt, &reg[1 + x]);
+			att_bound_one(e->dt, rlo + x * all + first, rhi + x * all + first, items, r->at->nt, &reg[1 + x]);
 		else if (e->by_key && !e->by_row)
 			att_bound_each(e->dt, klo, khi, r->at->nt, &reg[1 + x]);
 	}
-	att_tile_bounds(p, r->r0 + g0 * mr, (int)MIN(ng * mr, r->nr - g0 * mr), r->at->k0, p->x.s, r->at->nt, r->mem + f->fn_at, reg);
+	att_tile_bounds(p, r->r0 + i0, (int)n, r->at->k0, p->x.s, r->at->nt, r->mem + f->fn_at, reg);
 	return att_range_run(&p->range, r->at->nt, reg);
 }
 
-/* Is a score of at most up beside row i's reference nothing? */
-static bool nothing_beside(const struct run *r, int64_t i, double up)
+/* Are scores of at most up nothing beside what rows i0 .. i1 have? */
+static bool nothing_beside(const struct run *r, int64_t i0, int64_t i1, double up)
 {
-	return r->ref.most[i] == -INFINITY ? r->second && up == -INFINITY : up - r->ref.m[i] < NOTHING;
+	for (int64_t i = i0; i < i1; i++)
+		if (!(r->ref.most[i] == -INFINITY ? r->second && up == -INFINITY : up - r->ref.m[i] < NOTHING))
+			return false;
+	return true;
 }
 
-/* The kinds of one group's tiles. */
-static void kinds_of(struct run *r, const struct att_known *known, int64_t g, uint8_t *kind)
-{
-	int mr = r->f->p.v->mr;
-	int64_t i0 = g * mr, n = MIN(mr, r->nr - i0);
-	for (int i = 0; i < r->at->nt; i++) {
-		double up = known->score->nan >> i & 1 ? INFINITY : known->score->hi[i];
-		bool low = up <= FILL, none = low != r->second;
-		if (low && !r->second)
-			r->low = fmaxf(r->low, (float)up);
-		if (!none && up < INFINITY) {
-			none = true;
-			for (int64_t x = i0; x < i0 + n && none; x++)
-				none = nothing_beside(r, x, up);
-		}
-		kind[i] = none ? NONE : known->plain >> i & 1 ? PLAIN : SCORE;
-	}
-}
-
-/* What is known of groups g0 .. g0 + ng with the block of keys; true: no more would be of fewer. */
-static bool ask(struct run *r, int64_t g0, int64_t ng)
+/* What is known of some rows with the block of keys; true: no more would be of fewer. */
+static bool ask(struct run *r, int64_t i0, int64_t n)
 {
 	bool clear = true;
-	r->at->known = known_of(r, g0, ng);
+	r->at->known = known_of(r, i0, n);
 	r->at->score = *r->at->known.score;
 	r->at->known.score = &r->at->score;
 	for (int i = 0; i < r->at->nt; i++)
-		clear &= r->at->known.plain >> i & 1 || (!(r->at->known.score->nan >> i & 1) && r->at->known.score->hi[i] <= FILL);
+		clear &= r->at->known.plain >> i & 1 || (!(r->at->known.score->nan >> i & 1) && r->at->known.score->hi[i] <= ATT_FILL);
 	return clear;
 }
 
 void att_ask(struct run *r)
 {
 	const struct fwd *f = r->f;
-	int64_t mr = f->p.v->mr;
-	r->at->clear = f->bounds && r->nr > f->rq && ask(r, 0, (r->nr + mr - 1) / mr);
+	r->at->clear = f->bounds && r->nr > f->rq && ask(r, 0, r->nr);
 }
 
-/* Kinds of all tiles of an item: as the block's where that said it all. */
-static void classify(struct run *r, int64_t g0, int64_t ng, uint8_t (*kind)[TILES])
+/* Kinds of an item's tiles. */
+static void classify(struct run *r, int64_t i0, int64_t n, uint8_t *kind)
 {
 	const struct fwd *f = r->f;
+	const struct att_known *known = &r->at->known;
 	if (!f->bounds) {
-		for (int64_t g = 0; g < ng; g++)
-			memset(kind[g], r->second ? NONE : f->p.range.plain ? PLAIN : SCORE, TILES);
-		return;
-	}
-	if (r->at->clear && !r->second && r->at->known.plain == (1u << r->at->nt) - 1) {
-		for (int64_t g = 0; g < ng; g++)
-			memset(kind[g], PLAIN, TILES);
+		memset(kind, r->second ? NONE : f->p.range.plain ? PLAIN : SCORE, TILES);
 		return;
 	}
 	if (!r->at->clear)
-		ask(r, g0, ng);
-	for (int64_t g = 0; g < ng; g++)
-		kinds_of(r, &r->at->known, g0 + g, kind[g]);
+		ask(r, i0, n);
+	for (int i = 0; i < r->at->nt; i++) {
+		double up = known->score->nan >> i & 1 ? INFINITY : known->score->hi[i];
+		bool low = up <= ATT_FILL;
+		if (low && !r->second)
+			r->low = up > r->low ? (float)up : r->low;
+		kind[i] = low != r->second || (up < INFINITY && nothing_beside(r, i0, i0 + n, up)) ? NONE : known->plain >> i & 1 ? PLAIN : SCORE;
+	}
 }
 
 /* --- an item --------------------------------------------------------------------------------- */
@@ -176,8 +158,10 @@ static void raise_refs(struct run *r, const float *s, int64_t i0, int64_t at, in
 		if (old < INFINITY)
 			rescale(r, x, at + i, t0, t1, (float)exp(old - r->ref.whole[x]));
 	}
-	if (r->f->p.v->stream)
+	if (r->f->p.v->stream || r->f->p.v->fused) {
 		r->referred &= ~((uint64_t)1 << i0 / rows);
+		r->set &= ~((uint64_t)1 << i0 / rows);
+	}
 }
 
 /* Rows of a group from i0 on that count. */
@@ -193,9 +177,9 @@ static void products(const struct run *r, int rows, const char *a, const char *b
 		f->p.v->micro(f->steps, a, f->q_row, b, s, false);
 }
 
-/* Scores of group g (group at of the item) and tile t one by one, and their exponentials to p. */
+/* Scores of group g (group at of the item) and tile t one by one, unless they are made, and their exponentials to p. */
 __attribute__((noinline))
-static void score_tile(struct run *r, int64_t i0, int64_t at, int t, bool plain, const char *a, const char *b, char *to)
+static void score_tile(struct run *r, int64_t i0, int64_t at, int t, bool plain, bool made, const char *a, const char *b, char *to)
 {
 	const struct fwd *f = r->f;
 	const struct att_plan *p = &f->p;
@@ -204,12 +188,13 @@ static void score_tile(struct run *r, int64_t i0, int64_t at, int t, bool plain,
 	float *w = NULL, *rest[2] = { NULL, NULL };
 	bool raw = plain && p->raw;
 	float *s = r->one;
-	products(r, rows, a, b, s);
+	if (!made)
+		products(r, rows, a, b, s);
 	if (!plain) {
 		if (p->x.weighted)
 			w = rest[1] = (float *)(void *)(r->mem + f->w_at);
 		att_score(p, r->r0 + i0, rows, r->at->k0 + t * ATT_COLS, n1, s, rest, r->mem + f->fn_at);
-	} else {
+	} else if (!made) {
 		if (!raw)
 			v->soft->scale(rows, s, p->range.c);
 		for (int i = 0; i < rows; i++)
@@ -217,51 +202,138 @@ static void score_tile(struct run *r, int64_t i0, int64_t at, int t, bool plain,
 				s[i * ATT_COLS + j] = -INFINITY;
 	}
 	if (v->soft->over(rows, s, (raw ? r->ref.mostx : r->ref.most) + i0))
-		raise_refs(r, s, i0, at * v->mr, rows, v->stream ? t / HALF * HALF : 0, t, raw);
+		raise_refs(r, s, i0, at * v->mr, rows, v->stream ? t / HALF * HALF : r->t0, t, raw);
 	if (r->top)
 		v->soft->raise(rows, s, raw ? p->range.c : 1, r->top + i0);
 	v->soft->forward(rows, s, (raw ? r->ref.mx : r->ref.m) + i0, raw ? f->c2 : LOG2E, (raw ? r->ref.lessx : r->ref.less) + i0, w, to, f->p_row, r->l + i0,
 	                 r->z ? r->z + i0 : NULL);
 }
 
-/* Have all rows of group g a reference?  Who has one keeps it. */
+/* Have all rows of group g references that exponentials are made with?  Who has one keeps one. */
 static bool all_set(struct run *r, int64_t g)
 {
 	int64_t mr = r->f->p.v->mr;
 	bool set = true;
-	if (g < 64 && r->set >> g & 1)
+	if (r->set >> g & 1)
 		return true;
 	for (int64_t i = g * mr; i < (g + 1) * mr; i++)
-		set &= r->ref.most[i] > -INFINITY;
-	if (g < 64)
-		r->set |= (uint64_t)set << g;
+		set &= r->ref.most[i] > -INFINITY && (!r->f->p.raw || r->ref.m2[i] < INFINITY);
+	r->set |= (uint64_t)set << g;
 	return set;
 }
 
-/* Tile t of all groups of an item. */
-static void scores(struct run *r, int64_t g0, int64_t ng, int t, uint8_t (*kind)[TILES])
+/* Is a part of a sum at least ATT_LEAST?  (As integers, several at once; or a NaN.) */
+static bool enough(const float l[ATT_LANES])
+{
+	const float least = ATT_LEAST;
+	int32_t part[ATT_LANES], from, any = 0;
+	memcpy(part, l, sizeof part);
+	memcpy(&from, &least, sizeof from);
+	for (int j = 0; j < ATT_LANES; j++)
+		any |= part[j] >= from;
+	return any;
+}
+
+/* Exponentials of a group's first tile were made as if its references were 0, and are as good as any if their sums are not small.  Else there are none yet. */
+static bool settled(struct run *r, int64_t i0)
+{
+	int mr = r->f->p.v->mr;
+	for (int i = 0; i < mr; i++) {
+		if (enough(r->l[i0 + i]))
+			continue;
+		memset(r->l + i0, 0, sizeof *r->l * (size_t)mr);
+		if (r->z)
+			memset(r->z + i0, 0, sizeof *r->z * (size_t)mr);
+		return false;
+	}
+	for (int i = 0; i < mr; i++) {
+		r->ref.most[i0 + i] = ATT_LAZY;
+		r->ref.mostx[i0 + i] = ATT_LAZY * (float)r->f->as_product;
+		r->ref.m2[i0 + i] = 0;
+	}
+	r->set |= (uint64_t)1 << i0 / mr;
+	return true;
+}
+
+/* May p of plain tiles be made of integers?  Not of a NaN. */
+static bool may_be_words(const struct run *r) { return r->f->words && r->top_q * r->at->top * r->f->c2 * (float)r->f->p.x.d < 0x1p22f; }
+
+/* Of n groups from g0 on and tiles from t on, whose columns in mask count: products and exponentials at once, to the rows of p from `at` on.  How many that has made. */
+static int fused(const struct run *r, int64_t g0, int n, int t, int tiles, const uint32_t *mask, int64_t at)
+{
+	const struct fwd *f = r->f;
+	bool raw = f->p.raw, words = may_be_words(r);
+	int64_t i0 = g0 * f->p.v->mr;
+	struct att_fuse q = { .steps = f->steps, .lda = f->q_row, .ldp = f->p_row, .a = r->mem + f->q_at + (size_t)(i0 * f->q_row),
+	                      .b = r->at->kb + f->kb_k + (size_t)(t * f->k_tile), .mask = mask, .words = words, .m = (words ? r->ref.words : raw ? r->ref.mx : r->ref.m) + i0,
+	                      .less = (raw ? r->ref.lessx : r->ref.less) + i0, .by = f->p.range.c, .c2 = f->c2,
+	                      .most = raw ? ATT_LAZY * (float)f->as_product : ATT_LAZY, .s = r->one, .p = p_at(r, at) + t * ATT_COLS * f->p.v->es, .l = r->l + i0,
+	                      .z = r->z ? r->z + i0 : NULL, .top = r->top ? r->top + i0 : NULL };
+	return f->p.v->fused(&q, n, tiles);
+}
+
+/* Tile t of group g0 + g, group g of an item; mask: what counts of it, or NULL.  How many of its columns do. */
+static int score_group(struct run *r, int64_t g0, int64_t g, int t, bool plain, const uint32_t *mask)
 {
 	const struct fwd *f = r->f;
 	const struct att_variant *v = f->p.v;
-	int64_t mr = v->mr, i0 = g0 * mr;
-	const char *a = r->mem + f->q_at + (size_t)(i0 * f->q_row), *b = r->at->kb + f->kb_k + (size_t)(t * f->k_tile);
-	char *to = r->mem + f->p_at + (size_t)(t * ATT_COLS * v->es);
-	bool whole = r->at->k0 + (t + 1) * ATT_COLS <= f->p.x.s;
-	for (int64_t g = 0; g < ng; g++, i0 += mr, a += mr * f->q_row, to += mr * f->p_row) {
-		if (kind[g][t] == NONE) {
-			r->left++;
-			for (int i = 0; i < mr && v->es == 2; i++)      /* what is rescaled is added up */
-				memset(to + i * f->p_row, 0, ATT_COLS * 2);
-			continue;
-		}
-		r->done++;
-		bool plain = kind[g][t] == PLAIN, raw = f->p.raw;
-		/* not where the reference is still to come: products would be made twice */
-		if (!plain || !v->fused || !whole || !all_set(r, g0 + g) ||
-		    v->fused(f->steps, a, f->q_row, b, (raw ? r->ref.mx : r->ref.m) + i0, f->p.range.c, f->c2, (raw ? r->ref.lessx : r->ref.less) + i0, to, f->p_row, r->l + i0,
-		             r->z ? r->z + i0 : NULL, r->top ? r->top + i0 : NULL))
-			score_tile(r, i0, g, t, plain, a, b, to);
+	int64_t mr = v->mr, i0 = (g0 + g) * mr;
+	double fill = f->p.range.fill;
+	bool drop = mask && !plain && (fill == -INFINITY || nothing_beside(r, i0, i0 + mr, fill)), set = v->fused && all_set(r, g0 + g);
+	bool first = v->fused && !set && !r->second && !(r->met >> (g0 + g) & 1), made = false;
+	uint32_t any = 0;
+	for (int i = 0; i < mr; i++)
+		any |= mask ? mask[i] : (uint32_t)-1;
+	if (!any && drop)
+		return 0;
+	if ((set || first) && (plain || (mask && (first || drop)))) {
+		made = fused(r, g0 + g, 1, t, 1, mask, g * mr);
+		if (made && (set || settled(r, i0)))
+			return ATT_COLS - __builtin_clz(any | 1);
+		made = !made && first && !mask;
 	}
+	r->met |= v->fused ? (uint64_t)1 << (g0 + g) : 0;
+	score_tile(r, i0, g, t, plain, made, r->mem + f->q_at + (size_t)(i0 * f->q_row), r->at->kb + f->kb_k + (size_t)(t * f->k_tile),
+	           p_at(r, g * mr) + t * ATT_COLS * v->es);
+	return ATT_COLS;
+}
+
+/* Tile t of all groups of an item, from group g on. */
+static void scores(struct run *r, int64_t g0, int64_t g, int64_t ng, int t, enum kind kind, uint8_t (*cols)[TILES])
+{
+	const struct fwd *f = r->f;
+	const struct att_variant *v = f->p.v;
+	int64_t mr = v->mr, n1 = MIN(ATT_COLS, f->p.x.s - r->at->k0 - t * ATT_COLS);
+	bool plain = kind == PLAIN, masked = v->fused && (plain ? n1 < ATT_COLS : kind == SCORE && f->p.mask);
+	uint32_t mask[ITEM];
+	for (int i = 0; i < ng * mr && masked; i++)
+		mask[i] = (uint32_t)-1 >> (ATT_COLS - n1);
+	if (masked && !plain)
+		att_mask(&f->p, r->r0 + g0 * mr, (int)(ng * mr), r->at->k0 + t * ATT_COLS, mask, r->mem + f->fn_at);
+	for (; g < ng; g++) {
+		cols[g][t] = (uint8_t)(kind == NONE ? 0 : score_group(r, g0, g, t, plain, masked ? mask + g * mr : NULL));
+		*(cols[g][t] ? &r->done : &r->left) += 1;
+		for (int64_t i = 0; i < mr && v->es == 2 && !cols[g][t]; i++)      /* what is rescaled is added up */
+			memset(p_at(r, g * mr + i) + t * ATT_COLS * 2, 0, ATT_COLS * 2);
+	}
+}
+
+/* Tiles from t0 on that are alike for all groups of an item, as many as possible before t1, and groups of the next one: each has references.  How many of both. */
+static int many(struct run *r, int64_t g0, int64_t ng, int t0, int t1, const uint8_t *kind, uint8_t (*cols)[TILES])
+{
+	const struct fwd *f = r->f;
+	int t = t0, made;
+	uint64_t all = ((uint64_t)1 << ng) - 1;
+	bool set = f->p.v->fused && (r->set >> g0 & all) == all;
+	while (set && t < t1 && kind[t] == PLAIN && r->at->k0 + (t + 1) * ATT_COLS <= f->p.x.s)
+		t++;
+	if (t == t0)
+		return 0;
+	made = fused(r, g0, (int)ng, t0, t - t0, NULL, 0);
+	for (int64_t g = 0; g < ng; g++)
+		memset(cols[g] + t0, ATT_COLS, (size_t)((made + ng - 1 - g) / ng));
+	r->done += made;
+	return made;
 }
 
 static bool all_finite(const float *x, int n)
@@ -306,32 +378,32 @@ static void values_there(const struct run *r, int64_t i0, int t)
 }
 
 /* Runs of tiles t0 .. t1 of groups whose p are made, times values. */
-static void values(struct run *r, int64_t g0, int64_t ng, int t0, int t1, uint8_t (*kind)[TILES])
+static void values(struct run *r, int64_t g0, int64_t ng, int t0, int t1, uint8_t (*cols)[TILES])
 {
 	const struct fwd *f = r->f;
 	const struct att_variant *v = f->p.v;
 	int es = v->es, mr = v->mr;
 	const char *bad = r->at->kb + f->kb_bad;
+	uint16_t len[ITEM][TILES];      /* of columns from a tile on that are multiplied at once */
 	for (int t = t0; t < t1 && v->few; t++)      /* of one group */
-		if (kind[0][t] != NONE)
+		if (cols[0][t])
 			values_there(r, g0 * mr, t);
+	for (int64_t g = 0; g < ng && !v->few; g++)
+		for (int t = t0, to; t < t1; t = to) {
+			len[g][t] = cols[g][t];
+			for (to = t + 1; to < t1 && len[g][t] == (to - t) * ATT_COLS && cols[g][to] && !bad[t] && !bad[to]; to++)
+				len[g][t] += cols[g][to];
+		}
 	for (int64_t e = 0; e < f->p.ec / ATT_COLS && !v->few; e++) {
 		const char *v_at = r->at->kb + f->kb_v + (size_t)(e * CK * ATT_COLS * es), *p = r->mem + f->p_at;
 		float *o = o_at(r, g0, e);
 		for (int64_t g = 0; g < ng; g++, p += mr * f->p_row, o += mr * f->p.ec)
-			for (int t = t0, to; t < t1; t = to) {
-				const char *pt = p + t * ATT_COLS * es;
-				to = t + 1;
-				if (kind[g][t] == NONE)
-					continue;
-				const char *vt = v_at + (size_t)(t * ATT_COLS * ATT_COLS * es);
-				if (bad[t]) {
+			for (int t = t0; t < t1; t += MAX(att_pad(len[g][t], ATT_COLS) / ATT_COLS, 1)) {
+				const char *pt = p + t * ATT_COLS * es, *vt = v_at + (size_t)(t * ATT_COLS * ATT_COLS * es);
+				if (bad[t] && len[g][t])
 					careful(es, mr, pt, f->p_row, vt, 128, 4, o);
-					continue;
-				}
-				while (to < t1 && kind[g][to] != NONE && !bad[to])
-					to++;
-				v->micro((to - t) * ATT_COLS * es / 4, pt, f->p_row, vt, o, true);
+				else if (len[g][t])
+					v->micro(att_pad(len[g][t], v->kstep) * es / 4, pt, f->p_row, vt, o, true);
 			}
 	}
 }
@@ -346,7 +418,7 @@ static void again(struct run *r, const struct half *h)
 	struct block *at = r->at;
 	r->at = h->at;
 	for (int t = h->t0; t < h->t0 + HALF; t++)
-		score_tile(r, h->i0, 0, t, true, h->q, h->k + (t - h->t0) * f->k_tile, h->p + (t - h->t0) * ATT_COLS * f->p.v->es);
+		score_tile(r, h->i0, 0, t, true, false, h->q, h->k + (t - h->t0) * f->k_tile, h->p + (t - h->t0) * ATT_COLS * f->p.v->es);
 	r->at = at;
 }
 
@@ -423,26 +495,26 @@ static bool flows(const struct run *r, int t0, const uint8_t *kind)
 }
 
 /* Tiles of the item's one group. */
-static void stream(struct run *r, int64_t g, uint8_t (*kind)[TILES])
+static void stream(struct run *r, int64_t g, const uint8_t *kind)
 {
 	const struct fwd *f = r->f;
 	int64_t es = f->p.v->es, i0 = g * f->p.v->mr;
 	const char *q = r->mem + f->q_at + (size_t)(i0 * f->q_row), *k = r->at->kb + f->kb_k, *v = r->at->kb + f->kb_v;
-	bool words = !r->z && r->top_q * r->at->top * f->c2 * (float)f->p.x.d < 0x1p22f;      /* not of a NaN */
+	uint8_t cols[1][TILES];
 	for (int t0 = 0; t0 < r->at->nt; t0 += HALF) {
-		struct half h = { i0, r->at, t0, q, k + t0 * f->k_tile, p_at(r, 0) + t0 * ATT_COLS * es, v + t0 * ATT_COLS * ATT_COLS * es, o_at(r, g, 0), words };
+		struct half h = { i0, r->at, t0, q, k + t0 * f->k_tile, p_at(r, 0) + t0 * ATT_COLS * es, v + t0 * ATT_COLS * ATT_COLS * es, o_at(r, g, 0), may_be_words(r) };
 		int t1 = MIN(t0 + HALF, r->at->nt), none = 0;
 		for (int t = t0; t < t1; t++)
-			none += kind[0][t] == NONE;
+			none += kind[t] == NONE;
 		if (none == t1 - t0) {
 			r->left += none;
 			continue;
 		}
-		if (!flows(r, t0, kind[0]) || !referred(r, g, &h)) {
+		if (!flows(r, t0, kind) || !referred(r, g, &h)) {
 			att_settle(r);
 			for (int t = t0; t < t1; t++)
-				scores(r, g, 1, t, kind);
-			values(r, g, 1, t0, t1, kind);
+				scores(r, g, 0, 1, t, kind[t], cols);
+			values(r, g, 1, t0, t1, cols);
 			continue;
 		}
 		r->done += HALF;
@@ -454,23 +526,25 @@ static void stream(struct run *r, int64_t g, uint8_t (*kind)[TILES])
 
 void att_item(struct run *r, int64_t row)
 {
-	int mr = r->f->p.v->mr;
-	int64_t g0 = row / mr, ng = (MIN(r->f->rq, r->nr - row) + mr - 1) / mr;
-	uint8_t kind[ITEM][TILES];
-	bool any = false;
-	classify(r, g0, ng, kind);
-	for (int64_t g = 0; g < ng; g++)
-		for (int t = 0; t < r->at->nt; t++)
-			any |= kind[g][t] != NONE;
-	if (!any) {
-		r->left += ng * r->at->nt;
-		return;
-	}
-	if (r->f->p.v->stream) {
+	int64_t mr = r->f->p.v->mr, g0 = row / mr, n = MIN(r->f->rq, r->nr - row), ng = (n + mr - 1) / mr;
+	int t0 = 0, t1 = r->at->nt;
+	uint8_t kind[TILES], cols[ITEM][TILES];
+	classify(r, row, n, kind);
+	while (t1 > 0 && kind[t1 - 1] == NONE)
+		t1--;
+	while (t0 < t1 && kind[t0] == NONE)
+		t0++;
+	if (r->f->p.v->stream && t0 < t1) {
 		stream(r, g0, kind);
 		return;
 	}
-	for (int t = 0; t < r->at->nt; t++)
-		scores(r, g0, ng, t, kind);
-	values(r, g0, ng, 0, r->at->nt, kind);
+	r->left += ng * (r->at->nt - (t1 - t0));
+	r->t0 = t0;
+	for (int t = t0; t < t1; t++) {
+		int made = many(r, g0, ng, t, t1, kind, cols);
+		t += made / ng;
+		if (t < t1)
+			scores(r, g0, made % ng, ng, t, kind[t], cols);
+	}
+	values(r, g0, ng, t0, t1, cols);
 }

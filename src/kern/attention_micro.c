@@ -107,7 +107,7 @@ const struct att_variant att_variant[] = {
 	{ "avx512_few",  4, FEW,  1,  micro_avx512, micro_always,    NULL,            &att_soft_512,        NULL,              NULL,            NULL, NULL, &att_few_f32_512 },
 	{ "avx2_few",    4, FEW,  1,  micro_avx2,   micro_always,    NULL,            &att_soft_256,        NULL,              NULL,            NULL, NULL, &att_few_f32_256 },
 	{ "amx",         2, MAMX, 32, has_amx,      micro_always,    att_amx_micro,   &att_soft_512_bf16,   micro_tiles_begin, micro_tiles_end, NULL, att_amx_stream, NULL },
-	{ "avx512_bf16", 2, M512, 2,  micro_bf16,   micro_bf16_pays, bf16_512,        &att_soft_512_bf16,   NULL,              NULL,            att_fused_bf16_512, NULL, NULL },
+	{ "avx512_bf16", 2, M512, 2,  has_words,    micro_bf16_pays, bf16_512,        &att_soft_512_bf16,   NULL,              NULL,            att_fused_bf16_512, NULL, NULL },
 	{ "avx512",      4, M512, 1,  micro_avx512, micro_always,    f32_512,         &att_soft_512,        NULL,              NULL,            att_fused_f32_512, NULL, NULL },
 	{ "avx2",        4, M256, 1,  micro_avx2,   micro_always,    f32_256,         &att_soft_256,        NULL,              NULL,            NULL, NULL, NULL },
 	{ "amx_model",   2, MAMX, 32, has_words,    micro_never,     att_model_micro, &att_soft_512_bf16,   NULL,              NULL,            NULL, att_model_stream, NULL },

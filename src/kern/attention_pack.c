@@ -200,6 +200,12 @@ void att_store(const struct att_rows *r, char *base, int64_t row, const float *x
 	move_strided(r->es, r->w, to, r->unit, tmp, r->es);
 }
 
+TBF16 void att_store_panels(int64_t n, const float *x, int64_t step, float by, char *to)
+{
+	for (; n > 0; n--, x += step, to += ATT_COLS * 2)
+		_mm512_storeu_si512(to, (__m512i)_mm512_cvtne2ps_pbh(_mm512_mul_ps(_mm512_load_ps(x + 16), K512(by)), _mm512_mul_ps(_mm512_load_ps(x), K512(by))));
+}
+
 __attribute__((target("avx512f,avx512bw,avx512vl")))
 static void below_512(int64_t n, const float *x, const char *high, char *to)
 {

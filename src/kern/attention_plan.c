@@ -159,10 +159,13 @@ bool att_plan_make(const struct prog_kern *k, const struct attention *x, bool tu
 	}
 	att_range_make(a, k->expr, x, &p->range);
 	p->raw = p->v->es == 2;
+	if (p->range.pred && !turned)
+		err_free(plan_make(a, att_range_pred(a, &p->range), &p->mask));      /* of what was made already */
 	p->fn_base = att_room(&p->fn_bytes, (int64_t)sizeof(void *) * (1 + x->nextra));
 	p->fn_have = att_room(&p->fn_bytes, 8);
 	p->fn_in = att_room(&p->fn_bytes, att_pad((int64_t)sizeof(void *) * (1 + x->nextra), 64) + x->nextra * KERN_STRIP * 8);
 	p->fn_mem = att_room(&p->fn_bytes, (int64_t)x->fn->scratch);
+	p->fn_mask = att_room(&p->fn_bytes, p->mask ? (int64_t)p->mask->scratch : 0);
 	p->fn_reg = att_room(&p->fn_bytes, (int64_t)sizeof(struct att_bound) * (k->expr->nin + k->expr->n));
 	return true;
 }

@@ -379,6 +379,58 @@ static void find_plain(const struct prog_expr *e, struct att_range *r)
 	free(factor);
 }
 
+/* Registers that are needed for pred, a byte each. */
+static void mark_needed(const struct prog_expr *e, int pred, uint8_t *need)
+{
+	memset(need, 0, (size_t)(e->nin + e->n));
+	need[pred] = 1;
+	for (int i = pred; i >= e->nin; i--) {
+		const struct prog_ins *x = &e->ins[i - e->nin];
+		int nin = !need[i] || x->fn == EXPR_IMM ? 0 : x->fn == EXPR_ROUND ? 1 : elem_info[x->fn].nin;
+		for (int j = 0; j < nin; j++)
+			need[x->src[j]] = 1;
+	}
+}
+
+/* Is the score x * c where something holds that does not depend on x, and else one low number? */
+static void find_pred(struct arena *a, const struct prog_expr *e, struct att_range *r)
+{
+	int out = e->out[0];
+	if (!r->plain || r->weight || out < e->nin || e->ins[out - e->nin].fn != ELEM_select)
+		return;
+	const uint16_t *src = e->ins[out - e->nin].src;
+	uint8_t *need = ARENA_NEW(a, uint8_t, e->nin + e->n);
+	bool not = r->is_plain[src[2]];
+	if (!r->is_plain[src[not ? 2 : 1]] || !constant(e, src[not ? 1 : 2], &r->fill) || !(r->fill <= ATT_FILL))
+		return;
+	mark_needed(e, src[0], need);
+	if (need[0])
+		return;
+	r->pred = src[0];
+	r->pred_not = not;
+}
+
+const struct prog_expr *att_range_pred(struct arena *a, const struct att_range *r)
+{
+	const struct prog_expr *e = r->e;
+	struct prog_expr *o = ARENA_NEW(a, struct prog_expr, 1);
+	uint8_t *need = ARENA_NEW(a, uint8_t, e->nin + e->n);
+	uint16_t *to = ARENA_NEW(a, uint16_t, e->nin + e->n);
+	mark_needed(e, r->pred, need);
+	*o = (struct prog_expr){ .nin = e->nin, .nout = 1, .in_type = e->in_type, .ins = ARENA_NEW(a, struct prog_ins, e->n), .out = ARENA_NEW(a, uint16_t, 1) };
+	for (int i = 0; i <= r->pred; i++) {
+		to[i] = (uint16_t)(i < e->nin ? i : e->nin + o->n);
+		if (i < e->nin || !need[i])
+			continue;
+		struct prog_ins *x = &o->ins[o->n++];
+		*x = e->ins[i - e->nin];
+		for (int j = 0; j < 3; j++)
+			x->src[j] = x->src[j] <= r->pred ? to[x->src[j]] : 0;
+	}
+	o->out[0] = to[r->pred];
+	return o;
+}
+
 void att_range_make(struct arena *a, const struct prog_expr *e, const struct attention *x, struct att_range *r)
 {
 	int nreg = e->nin + e->n;
@@ -390,6 +442,7 @@ void att_range_make(struct arena *a, const struct prog_expr *e, const struct att
 	if (e->in_type[0] != DT_f32)
 		return;
 	find_plain(e, r);
+	find_pred(a, e, r);
 	double v;
 	for (int i = e->nin; i < nreg && r->plain; i++)
 		if (constant(e, i, &v) && e->ins[i - e->nin].to == DT_f32) {

@@ -38,7 +38,12 @@ void att_extra_start(const struct att_plan *p, const struct prog_kern *k, char *
 }
 
 /* n0 rows of ATT_COLS elements, the sum of two offsets from base on. */
-#define FILL(T) for (int j = 0; j < ATT_COLS; j++) memcpy(out + i * line + j * (int)sizeof(T), base + row[i] + col[0], sizeof(T))
+#define FILL(T) do { \
+	T one; \
+	memcpy(&one, base + row[i] + col[0], sizeof one); \
+	for (int j = 0; j < ATT_COLS; j++) \
+		memcpy(out + i * line + j * (int)sizeof one, &one, sizeof one); \
+} while (0)
 #define GATHER(T) for (int i = 0; i < n0; i++) for (int j = 0; j < ATT_COLS; j++) \
 	memcpy(out + (i * ATT_COLS + j) * (int)sizeof(T), base + row[i] + col[j], sizeof(T))
 static void gather(int es, int n0, const char *base, const int64_t *row, const int64_t *col, bool even, bool by_row, bool by_col, char *out)
@@ -70,14 +75,14 @@ static void gather(int es, int n0, const char *base, const int64_t *row, const i
 	}
 }
 
-/* One strip of at most STRIP_ROWS rows. */
-static void strip(const struct att_plan *p, int64_t i0, int n0, int64_t j0, int n1, float *x, float *rest[2], char *mem)
+/* Operands of one strip of at most STRIP_ROWS rows, of which x is the first. */
+static const void *const *operands(const struct att_plan *p, int64_t i0, int n0, int64_t j0, const float *x, char *mem)
 {
-	const void **in = (const void **)(void *)(mem + p->fn_in), *res[3];
+	const void **in = (const void **)(void *)(mem + p->fn_in);
 	const char *const *base = (const char *const *)(const void *)(mem + p->fn_base);
 	char *to = mem + p->fn_in + att_pad((int64_t)sizeof *in * (1 + p->x.nextra), 64);
 	int64_t *have = (int64_t *)(void *)(mem + p->fn_have);      /* columns from where on what is the same in all rows is there */
-	int64_t row[STRIP_ROWS] = { 0 }, col[ATT_COLS] = { 0 }, ni = p->turned ? p->x.s : p->rows, nj = p->turned ? p->rows : p->x.s;
+	int64_t row[STRIP_ROWS], col[ATT_COLS], ni = p->turned ? p->x.s : p->rows, nj = p->turned ? p->rows : p->x.s;
 	in[0] = x;
 	for (int i = 0; i < p->x.nextra; i++, to += KERN_STRIP * 8) {
 		const struct att_extra *e = &p->extra[i];
@@ -92,15 +97,22 @@ static void strip(const struct att_plan *p, int64_t i0, int n0, int64_t j0, int 
 		if (by_col)
 			places(p, e, !p->turned, j0, ATT_COLS, nj - 1, col);
 		else
-			col[0] = 0;
+			col[0] = 0;      /* alone is read */
 		for (int j = 2; j < ATT_COLS && by_col; j++)
 			even &= col[j] - col[j - 1] == col[1] - col[0];
 		gather(e->es, by_row ? n0 : STRIP_ROWS, base[i], row, col, even, by_row, by_col, to);
 	}
 	*have = j0;
+	return in;
+}
+
+/* One strip. */
+static void strip(const struct att_plan *p, int64_t i0, int n0, int64_t j0, int n1, float *x, float *rest[2], char *mem)
+{
+	const void *res[3];
 	/* other results may be made from x after the score is */
 	void *want[3] = { NULL, p->x.grad ? rest[0] : rest[1], rest[1] };
-	plan_run(p->x.fn, n0 * ATT_COLS, in, want, res, mem + p->fn_mem);
+	plan_run(p->x.fn, n0 * ATT_COLS, operands(p, i0, n0, j0, x, mem), want, res, mem + p->fn_mem);
 	if (res[0] != x)
 		memcpy(x, res[0], sizeof *x * (size_t)(n0 * ATT_COLS));
 	for (int r = 0; r < n0 && n1 < ATT_COLS; r++)
@@ -113,6 +125,24 @@ void att_score(const struct att_plan *p, int64_t i0, int n0, int64_t j0, int n1,
 	for (int i = 0; i < n0; i += STRIP_ROWS) {
 		float *some[2] = { rest[0] ? rest[0] + i * ATT_COLS : NULL, rest[1] ? rest[1] + i * ATT_COLS : NULL };
 		strip(p, i0 + i, MIN(STRIP_ROWS, n0 - i), j0, n1, x + i * ATT_COLS, some, mem);
+	}
+}
+
+void att_mask(const struct att_plan *p, int64_t i0, int n0, int64_t j0, uint32_t *mask, char *mem)
+{
+	const void *res;
+	for (int i = 0; i < n0; i += STRIP_ROWS) {
+		int n = MIN(STRIP_ROWS, n0 - i);
+		plan_run(p->mask, n * ATT_COLS, operands(p, i0 + i, n, j0, NULL, mem), NULL, &res, mem + p->fn_mask);
+		for (int r = 0; r < n; r++) {
+			uint32_t bits = 0;
+			for (int j = 0; j < ATT_COLS; j += 8) {
+				uint64_t truths;
+				memcpy(&truths, (const char *)res + r * ATT_COLS + j, sizeof truths);
+				bits |= (uint32_t)(truths * 0x0102040810204080u >> 56) << j;
+			}
+			mask[i + r] &= p->range.pred_not ? ~bits : bits;
+		}
 	}
 }
 

@@ -120,28 +120,54 @@ isa static void name(int rows, const float *s, const float *m, float c2, const f
 FORWARD(forward_bf16, TBF16, exp2_short, pairs)
 FORWARD(forward_512, T512, exp2_long, floats)
 
-/* Products of M512 rows and a panel as in attention_micro.c, and their exponentials before they are ever stored. */
+/* Products of M512 rows, group g, and tile t as in attention_micro.c, less the rows' references.  If one is too large all are kept (not by a function, for which they
+ * would always be in memory). */
 #define AS_IT_IS(x, c) x
 #define SCALED(x, c) _mm512_mul_ps(x, K512(c))
-#define FUSED(name, isa, product, scale, exp2, store) \
-isa bool name(int64_t steps, const void *pa, int64_t lda, const void *pb, const float *m, float by, float c2, const float *less, char *p, int64_t ldp, \
-              float (*l)[ATT_LANES], float (*z)[ATT_LANES], float (*top)[ATT_LANES]) \
-{ \
-	const char *a = pa, *b = pb; \
-	__m512 x[M512][2], c = K512(c2), most = K512(-1); \
-	PRODUCT_512(x, product, steps, a, lda, b); \
+#define LESS_512(x, q, g, t, product, scale, masked) do { \
+	const char *a = (q)->a + (g) * M512 * (q)->lda, *b = (q)->b + (t) * (q)->steps * 128; \
+	PRODUCT_512(x, product, (q)->steps, a, (q)->lda, b); \
 	_Pragma("GCC unroll 8") \
 	for (int i = 0; i < M512; i++) { \
-		__m512 ref = K512(m[i]), rest = K512(less[i]); \
-		x[i][0] = _mm512_fmsub_ps(_mm512_sub_ps(scale(x[i][0], by), ref), c, rest); \
-		x[i][1] = _mm512_fmsub_ps(_mm512_sub_ps(scale(x[i][1], by), ref), c, rest); \
-		most = _mm512_max_ps(x[i][1], _mm512_max_ps(x[i][0], most)); \
+		__m512 ref = K512((q)->m[(g) * M512 + i]), none = K512(-INFINITY); \
+		uint32_t mask = masked ? (q)->mask[(g) * M512 + i] : (uint32_t)-1; \
+		x[i][0] = _mm512_mask_sub_ps(none, (__mmask16)mask, scale(x[i][0], (q)->by), ref); \
+		x[i][1] = _mm512_mask_sub_ps(none, (__mmask16)(mask >> 16), scale(x[i][1], (q)->by), ref); \
 	} \
-	if (__builtin_expect(_mm512_cmp_ps_mask(most, K512(ATT_LAZY * LOG2E), _CMP_GT_OQ) != 0, 0)) \
+} while (0)
+#define WORDS_MOST ((int)(256 * (127 + ATT_LAZY * LOG2E)))
+#define KEEP_512(s, x) do { \
+	_Pragma("GCC unroll 8") \
+	for (int i = 0; i < M512; i++) { \
+		_mm512_store_ps((s) + i * ATT_COLS, x[i][0]); \
+		_mm512_store_ps((s) + i * ATT_COLS + 16, x[i][1]); \
+	} \
+} while (0)
+
+#define FUSED(name, isa, product, scale, exp2, store, es) \
+isa __attribute__((always_inline)) static inline bool name(const struct att_fuse *q, int g, int t, bool masked) \
+{ \
+	__m512 x[M512][2], c = K512(q->c2), most = K512(-1); \
+	LESS_512(x, q, g, t, product, scale, masked); \
+	_Pragma("GCC unroll 8") \
+	for (int i = 0; i < M512; i++) \
+		most = _mm512_max_ps(x[i][1], _mm512_max_ps(x[i][0], most)); \
+	if (__builtin_expect(_mm512_cmp_ps_mask(most, K512(q->most), _CMP_GT_OQ) != 0, 0)) { \
+		KEEP_512(q->s, x); \
 		return true; \
+	} \
+	const float *m = q->m + g * M512, *less = q->less + g * M512; \
+	float (*l)[ATT_LANES] = q->l + g * M512, (*z)[ATT_LANES] = q->z ? q->z + g * M512 : NULL, (*top)[ATT_LANES] = q->top ? q->top + g * M512 : NULL; \
+	char *p = q->p + g * M512 * q->ldp + t * ATT_COLS * es; \
+	int64_t ldp = q->ldp; \
+	_Pragma("GCC unroll 8") \
+	for (int i = 0; i < M512; i++) { \
+		x[i][0] = _mm512_fmsub_ps(x[i][0], c, K512(less[i])); \
+		x[i][1] = _mm512_fmsub_ps(x[i][1], c, K512(less[i])); \
+	} \
 	_Pragma("GCC unroll 8") \
 	for (int i = 0; top && i < M512; i++) \
-		raise_top(top[i], x[i][0], x[i][1], less[i], m[i] * c2); \
+		raise_top(top[i], x[i][0], x[i][1], less[i], m[i] * q->c2); \
 	_Pragma("GCC unroll 8") \
 	for (int i = 0; i < M512; i++) { \
 		__m512 e0 = exp2(x[i][0]), e1 = exp2(x[i][1]); \
@@ -151,8 +177,54 @@ isa bool name(int64_t steps, const void *pa, int64_t lda, const void *pb, const 
 	} \
 	return false; \
 }
-FUSED(att_fused_bf16_512, TBF16, PAIRS, AS_IT_IS, exp2_short, pairs)
-FUSED(att_fused_f32_512, T512, FLOATS, SCALED, exp2_long, floats)
+FUSED(fused_bf16, TBF16, PAIRS, AS_IT_IS, exp2_short, pairs, 2)
+FUSED(fused_f32, T512, FLOATS, SCALED, exp2_long, floats, 4)
+
+/* p of integers: what is too large is seen of them. */
+TWORDS bool fused_words(const struct att_fuse *q, int g, int t, bool masked)
+{
+	const char *a = q->a + g * M512 * q->lda, *b = q->b + t * q->steps * 128;
+	const float *m = q->m + g * M512;
+	float (*l)[ATT_LANES] = q->l + g * M512;
+	__m512 x[M512][2], c = K512(256 * q->c2), none = K512(-INFINITY);
+	__m512i w[M512], most = _mm512_setzero_si512();
+	PRODUCT_512(x, PAIRS, q->steps, a, q->lda, b);
+#pragma GCC unroll 8
+	for (int i = 0; i < M512; i++) {
+		uint32_t mask = masked ? q->mask[g * M512 + i] : 0;
+		x[i][0] = masked ? _mm512_mask_mov_ps(none, (__mmask16)mask, x[i][0]) : x[i][0];
+		x[i][1] = masked ? _mm512_mask_mov_ps(none, (__mmask16)(mask >> 16), x[i][1]) : x[i][1];
+		w[i] = to_words(_mm512_fmsub_ps(x[i][0], c, K512(m[i])), _mm512_fmsub_ps(x[i][1], c, K512(m[i])));
+		most = _mm512_max_epu16(most, w[i]);
+	}
+	if (__builtin_expect(_mm512_cmpgt_epu16_mask(most, _mm512_set1_epi16((short)WORDS_MOST)) != 0, 0)) {
+		KEEP_512(q->s, x);
+		return true;
+	}
+	char *p = q->p + g * M512 * q->ldp + t * ATT_COLS * 2;
+	int64_t ldp = q->ldp;
+#pragma GCC unroll 8
+	for (int i = 0; i < M512; i++) {
+		w[i] = exp2_words(w[i]);
+		_mm512_store_si512(p + i * ldp, w[i]);
+		_mm512_store_ps(l[i], PAIRS(_mm512_load_ps(l[i]), w[i], _mm512_set1_epi16(0x3f80)));
+	}
+	return false;
+}
+
+#define ALL(isa, name, one) \
+isa int name(const struct att_fuse *q, int groups, int tiles) \
+{ \
+	for (int t = 0; t < tiles; t++) \
+		for (int g = 0; g < groups; g++) \
+			if (q->mask ? one(q, g, t, true) : one(q, g, t, false)) \
+				return t * groups + g; \
+	return tiles * groups; \
+}
+ALL(TBF16 static, exact_bf16, fused_bf16)
+ALL(TVBMI static, words_bf16, fused_words)
+ALL(T512, att_fused_f32_512, fused_f32)
+int att_fused_bf16_512(const struct att_fuse *q, int groups, int tiles) { return (q->words ? words_bf16 : exact_bf16)(q, groups, tiles); }
 
 /* Half h of row r: p, and dx to *dx. */
 struct turned { const float *s, *y, *slope, *w; __m512 l[2], less[2], delta[2], c2, c; };

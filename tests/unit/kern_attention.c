@@ -265,9 +265,12 @@ static void function(struct att *a)
 	case WEIGHTS: weight = (uint16_t)p; break;
 	default: break;
 	}
+	bool not = mask && rnd(3) == 0;      /* written the other way round */
+	mask = not ? put(a, ELEM_not, DT_pred, DT_pred, mask, 0, 0) : mask;
 	if (mask) {
-		score = put(a, ELEM_select, DT_f32, DT_f32, mask, score, number(a, a->fill));
-		slope = put(a, ELEM_select, DT_f32, DT_f32, mask, slope, number(a, 0));
+		uint16_t low = number(a, a->fill), flat = number(a, 0);
+		score = put(a, ELEM_select, DT_f32, DT_f32, mask, not ? low : score, not ? score : low);
+		slope = put(a, ELEM_select, DT_f32, DT_f32, mask, not ? flat : slope, not ? slope : flat);
 	}
 	a->out[a->e.nout++] = score;
 	if (grad)
@@ -1027,6 +1030,16 @@ static void not_numbers(void **state)
 		}
 		set(a, i & 1 ? ATT_Q : ATT_K, rnd((uint32_t)count(&a->v[i & 1 ? ATT_Q : ATT_K])), i & 2 ? INFINITY : NAN);
 		compare(a, false, i == 0);
+		free(a);
+	}
+	/* in all keys of the first tile, whose rows have no reference then */
+	for (int i = 0; i < 4; i++) {
+		struct att *a = calloc(1, sizeof *a);
+		make(a, false, i & 1 ? DT_f32 : DT_bf16);
+		for (int64_t n = count(&a->v[ATT_K]), j = 0; j < n; j++)
+			if (j / a->d % a->s < 32)
+				set(a, ATT_K, j, NAN);
+		compare(a, false, false);
 		free(a);
 	}
 	want_t = want_s = 0;
