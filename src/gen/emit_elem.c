@@ -146,10 +146,15 @@ LV em_larger(struct em *e, bool max, LV a, LV b)
 	return em_sel(e, icmp(e, max ? LLVMIntSGT : LLVMIntSLT, a, b), a, b);
 }
 
-/* Of 0 and -0, 0 is the larger; NaN wins. */
-static LV fmax_(struct em *e, LV a, LV b, bool max)
+/* Of 0 and -0, 0 is the larger; NaN wins.  The instruction gives its second operand if neither is larger, so both orders together give the right zero; and
+ * nothing branches, as it does in the scalar code that LLVM has for this. */
+static LV fmax_(struct em *e, LV x, LV y, bool max)
 {
-	return em_intr(e, max ? "llvm.maximum" : "llvm.minimum", a, 1, &b);
+	LLVMRealPredicate p = max ? LLVMRealOGT : LLVMRealOLT;
+	LT t = em_scalar(LLVMTypeOf(x)), i = t == e->f64 ? e->i64 : e->i32;
+	LV a = bits(e, em_sel(e, fcmp(e, p, x, y), x, y), i), b = bits(e, em_sel(e, fcmp(e, p, y, x), y, x), i);
+	LV z = bits(e, max ? LLVMBuildAnd(e->b, a, b, "") : LLVMBuildOr(e->b, a, b, ""), t);
+	return em_sel(e, fcmp(e, LLVMRealUNO, x, y), LLVMBuildFAdd(e->b, x, y, ""), z);
 }
 
 /* f64 -> the f32 that holds the bf16 or f16 nearest to x, rounded once. */

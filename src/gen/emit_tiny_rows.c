@@ -77,22 +77,39 @@ static struct dims dims_of(const struct ir_fn *fn, const struct ir_op *o, int at
 	return l;
 }
 
-/* Where row k's window begins, in elements, clamped; *inside, if not NULL: whether it had to be. */
-static LV row_at(struct tiny *t, const struct rows *r, int64_t k, int dt, LV idx, LV *inside)
+/* Where row k's window begins, in elements, clamped. */
+static LV row_at(struct tiny *t, const struct rows *r, int64_t k, int dt, LV idx)
 {
 	struct em *e = t->e;
 	LV off = em_ki(e->i64, r->base[k]);
-	if (inside)
-		*inside = em_ki(e->i1, 1);
 	for (int i = 0; i < r->ncomp; i++) {
-		LV v = tiny_lane(e, idx, r->index[k * r->ncomp + i]), at_ = em_index(e, dt, v, r->cmax[i]);
+		LV at_ = em_index(e, dt, tiny_lane(e, idx, r->index[k * r->ncomp + i]), r->cmax[i]);
 		off = LLVMBuildAdd(e->b, off, LLVMBuildMul(e->b, at_, em_ki(e->i64, r->cs[i]), ""), "");
-		if (!inside)
-			continue;
-		LV wide = dtype_info[dt].cls != DT_INT ? LLVMBuildZExt(e->b, v, e->i64, "") : LLVMBuildSExt(e->b, v, e->i64, "");
-		*inside = LLVMBuildAnd(e->b, *inside, LLVMBuildICmp(e->b, LLVMIntEQ, wide, at_, ""), "");
 	}
 	return off;
+}
+
+/* The same not clamped, and whether it would have had to be. */
+static LV row_if(struct tiny *t, const struct rows *r, int64_t k, int dt, LV idx, LV *inside)
+{
+	struct em *e = t->e;
+	LV off = em_ki(e->i64, r->base[k]);
+	*inside = em_ki(e->i1, 1);
+	for (int i = 0; i < r->ncomp; i++) {
+		LV v = tiny_lane(e, idx, r->index[k * r->ncomp + i]);
+		if (dtype_info[dt].bytes < 8)
+			v = dtype_info[dt].cls == DT_INT ? LLVMBuildSExt(e->b, v, e->i64, "") : LLVMBuildZExt(e->b, v, e->i64, "");
+		*inside = LLVMBuildAnd(e->b, *inside, LLVMBuildICmp(e->b, LLVMIntULE, v, em_ki(e->i64, r->cmax[i]), ""), "");
+		off = LLVMBuildAdd(e->b, off, LLVMBuildMul(e->b, v, em_ki(e->i64, r->cs[i]), ""), "");
+	}
+	return off;
+}
+
+/* A branch that is taken as a rule: what it leads to stands behind it. */
+static void often(struct em *e, LV cond, LLVMBasicBlockRef then, LLVMBasicBlockRef otherwise)
+{
+	LLVMMetadataRef m[3] = { LLVMMDStringInContext2(e->c, "branch_weights", 14), LLVMValueAsMetadata(em_ki(e->i32, 1000)), LLVMValueAsMetadata(em_ki(e->i32, 1)) };
+	LLVMSetMetadata(LLVMBuildCondBr(e->b, cond, then, otherwise), LLVMGetMDKindIDInContext(e->c, "prof", 4), LLVMMetadataAsValue(e->c, LLVMMDNodeInContext2(e->c, m, 3)));
 }
 
 void tiny_gather(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, struct tv *val)
@@ -112,7 +129,7 @@ void tiny_gather(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o, 
 	LV idx = tiny_ssa(t, &val[ir_in(fn, o, 1)], ti), p = mem ? x->ptr : tiny_spill_new(t, x, op), out = NULL;
 	LT mt = em_mem(e, op->dtype);
 	for (int64_t k = 0; k < r.n; k++) {
-		LV y = tiny_load(t, op->dtype, r.count, em_gep(e, mt, p, row_at(t, &r, k, ti->dtype, idx, NULL)), r.window);
+		LV y = tiny_load(t, op->dtype, r.count, em_gep(e, mt, p, row_at(t, &r, k, ti->dtype, idx)), r.window);
 		if (!out && r.n == 1) {          /* the window's elements are in the order of the result's */
 			out = y;
 			break;
@@ -144,8 +161,9 @@ void tiny_scatter(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o,
 	bool mem = op->count > t->most, one = !mem && r.count == 1, combines = rop != RED_fn || f;
 	LV p = mem ? x->ptr : one ? NULL : tiny_spill_new(t, x, op), all = one ? tiny_ssa(t, x, op) : NULL;
 	for (int64_t k = 0; k < r.n; k++) {
-		LV in, start = row_at(t, &r, k, ti->dtype, idx, &in), y = tiny_pick(e, u, r.side + k * r.count, r.count);
+		LV in, start = row_if(t, &r, k, ti->dtype, idx, &in), y = tiny_pick(e, u, r.side + k * r.count, r.count);
 		if (one) {
+			start = em_sel(e, in, start, em_ki(e->i64, 0));
 			LV old = em_lanes(all) ? LLVMBuildExtractElement(e->b, all, start, "") : all, new = old;
 			if (combines)
 				tiny_merge(t, rop, f, 1, &dt, &new, &y);
@@ -155,7 +173,7 @@ void tiny_scatter(struct tiny *t, const struct ir_fn *fn, const struct ir_op *o,
 			continue;
 		}
 		LLVMBasicBlockRef put = em_block(e, "put"), past = em_block(e, "past");
-		LLVMBuildCondBr(e->b, in, put, past);
+		often(e, in, put, past);
 		em_at(e, put);
 		LV to = em_gep(e, mt, p, start), new = combines ? tiny_load(t, dt, r.count, to, r.window) : y;
 		if (combines)

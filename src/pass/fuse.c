@@ -783,6 +783,7 @@ struct err *pass_fuse(const struct pass_opts *o, struct ir_module *m)
 	pass_attention_parts(m, true);
 	pass_small(m);
 	pass_split(m);
+	pass_rows(m, o);
 	struct arena a, order;
 	arena_init(&a);
 	arena_init(&order);

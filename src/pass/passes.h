@@ -118,6 +118,8 @@ struct err *pass_combine(const struct pass_opts *o, struct ir_module *m);
 void pass_split(struct ir_module *m);
 /* small.c: products of many matrices of a few elements each as multiplications and sums; fuse begins with it, too. */
 void pass_small(struct ir_module *m);
+/* rows.c: scatters of many short rows as groups, loops over the rows, where compiling them pays; fuse begins with it, too. */
+void pass_rows(struct ir_module *m, const struct pass_opts *o);
 /* Groups of ops that become one kernel: fused ops.  Ops that are in no group stay as they are; the order of effects stays. */
 struct err *pass_fuse(const struct pass_opts *o, struct ir_module *m);
 /* Groups that are the same, or differ in constants only, hold one function.  From here on a function may be held more than once. */
