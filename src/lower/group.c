@@ -130,6 +130,8 @@ static struct err *lower_apart(struct lw *w, struct frame *f, int i, const struc
 	return NULL;
 }
 
+enum { COPIED = 16384 };     /* bytes */
+
 /* Is there a loop of which only data tell how often it turns? */
 static bool is_open(const struct lw *w, const struct ir_fn *g)
 {
@@ -168,8 +170,15 @@ struct err *lower_fused(struct lw *w, struct frame *f, int i)
 		const struct ir_type_info *t = ir_vtype(w->m, f->fn, o->out + j);
 		prog_view_make(&w->p->arena, &k.v[o->nin + j], t->dtype, t->rank, t->dim);
 	}
-	for (uint32_t j = 0; j < o->nout; j++)
+	for (uint32_t j = 0; j < o->nout; j++) {
 		f->at[o->out + j] = pl[o->nin + j] = lw_result_at(w, f, i, o->out + j);
+		/* what a loop begins with, as long as it lies elsewhere: a copy that threads share, and of one element often a filling */
+		const int over = gen_loop_over(w->tmp, w->m, g, j);
+		if (over >= 0 && pl[o->nin + j]->store != pl[over]->store && ir_vtype(w->m, f->fn, o->out + j)->bytes >= COPIED) {
+			lw_emit_copy(w, pl[over], pl[o->nin + j]);
+			lw_view_from(w, &k.v[over], pl[over] = pl[o->nin + j]);
+		}
+	}
 	arr_push(&w->pending, ((struct pending){ (uint32_t)w->kern.n, g->id }));
 	lw_emit_kern(w, &k, pl);
 	return NULL;
