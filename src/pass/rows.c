@@ -148,7 +148,7 @@ static ir_val loop_of(struct rows *s, struct ir_b *b, const struct ir_op *o)
 {
 	struct rewrite *r = s->r;
 	const struct ir_fn *fn = r->from;
-	const struct ir_type_info *tu = type_of(s, ir_in(fn, o, 2));
+	const struct ir_type_info tu = *type_of(s, ir_in(fn, o, 2));
 	struct ir_loop_new l = { 0 };
 	int64_t dim[IR_MAX_RANK];
 	int nw, ndrop, nto;
@@ -161,8 +161,8 @@ static ir_val loop_of(struct rows *s, struct ir_b *b, const struct ir_op *o)
 	for (size_t k = 0; k < s->from.n; k++)
 		s->made[s->from.p[k]] = l.x.p[k + 1].param;
 	for (int k = 0; k < nw; k++)
-		dim[k] = tu->dim[window[k]];
-	ir_val i = in_turn(s, &body, ir_in(fn, o, 1), nto), u = ir_reshape(&body, in_turn(s, &body, ir_in(fn, o, 2), tu->count / s->rows), nw, dim);
+		dim[k] = tu.dim[window[k]];
+	ir_val i = in_turn(s, &body, ir_in(fn, o, 1), nto), u = ir_reshape(&body, in_turn(s, &body, ir_in(fn, o, 2), tu.count / s->rows), nw, dim);
 	int64_t w[8 + 3 * IR_MAX_RANK], *p = w;
 	*p++ = nw;
 	for (int k = 0; k < nw; k++)
