@@ -112,9 +112,34 @@ void box_make(struct arena *a, struct box *b, const struct prog_view *in, const 
 		for (int64_t j = 0; j < (K); j++)                                           \
 			memcpy(dst + j * (int64_t)sizeof t, &t, sizeof t);                      \
 	}
+/* Twice, four or eight times, as one wider number, in vectors. */
+#define WIDER(T, W)                                                                 \
+	for (int64_t i = 0; i < n; i++) {                                               \
+		T t;                                                                        \
+		memcpy(&t, src + i * (int64_t)sizeof t, sizeof t);                          \
+		W w = t;                                                                    \
+		for (unsigned b = sizeof t; b < sizeof w; b *= 2)                           \
+			w = (W)(w | w << 8 * b);                                                \
+		memcpy(dst + i * (int64_t)sizeof w, &w, sizeof w);                          \
+	}
+static bool repeat_wider(int es, int64_t n, int64_t k, char *restrict dst, const char *restrict src)
+{
+	switch (es * 16 + k) {
+	case 0x12: WIDER(uint8_t, uint16_t) return true;
+	case 0x14: WIDER(uint8_t, uint32_t) return true;
+	case 0x18: WIDER(uint8_t, uint64_t) return true;
+	case 0x22: WIDER(uint16_t, uint32_t) return true;
+	case 0x24: WIDER(uint16_t, uint64_t) return true;
+	case 0x42: WIDER(uint32_t, uint64_t) return true;
+	default: return false;
+	}
+}
+
 #define REPEATS(T) if (k == 2) REPEAT(T, 2) else if (k == 4) REPEAT(T, 4) else if (k == 8) REPEAT(T, 8) else REPEAT(T, k)
 static void repeat_each(int es, int64_t n, int64_t k, char *dst, int64_t ds, const char *src, int64_t ss)
 {
+	if (k <= 8 && ss == es && ds == k * es && repeat_wider(es, n, k, dst, src))
+		return;
 	BY_SIZE(es, REPEATS)
 }
 

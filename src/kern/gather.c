@@ -118,7 +118,42 @@ static inline int64_t start_of(const struct walk *w, const char *idx, bool *insi
 
 /* --- gather ---------------------------------------------------------------------- */
 
-struct gather { struct walk w; int es; int64_t per_tile; };
+struct gather {
+	struct walk w;
+	int es;
+	int64_t per_tile;            /* rows */
+	int64_t chunks, per_slice, slices;   /* columns: chunks of the last row dimension, positions of the window's first one in a tile */
+};
+enum { COLUMNS = 1024, FEW_COLUMNS = 8, TILE_BYTES = 131072 };       /* whose places are found at once */
+
+/* Windows that lie side by side in the result, column by column: of each of their positions many at once. */
+#define SIDE_BY_SIDE(T) for (int64_t j = 0; j < n; j++) memcpy(dst + j * (int64_t)sizeof(T), src + at[j], sizeof(T));
+static void side_by_side(int es, int64_t n, char *restrict dst, const char *restrict src, const int64_t *restrict at) { BY_SIZE(es, SIDE_BY_SIDE) }
+
+static void columns_run(const struct prog_kern *k, const struct kern_state *s, int phase, char *const *ptr,
+                        int64_t t0, int64_t t1, void *scratch)
+{
+	const struct gather *q = s->priv;
+	const struct walk *w = &q->w;
+	const struct loop *l = &w->win;
+	int es = q->es, bl = w->nb - 1;
+	int64_t at[COLUMNS], ix[LOOP_RANK], wx[LOOP_RANK];
+	bool in;
+	for (int64_t t = t0; t < t1; t++) {
+		int64_t u = t / q->slices, j0 = u % q->chunks * COLUMNS, n = MIN(COLUMNS, w->bdim[bl] - j0), w0 = t % q->slices * q->per_slice, w1 = MIN(w0 + q->per_slice, l->dim[0]);
+		index_of(bl, w->bdim, u / q->chunks, ix);
+		ix[bl] = j0;
+		const char *idx = view_at(k, ptr, 1) + offset_of(w->nb, w->bidx, ix) * w->isize, *op = view_at(k, ptr, 0) + offset_of(w->nb, w->bop, ix) * es;
+		char *out = view_at(k, ptr, 2) + offset_of(w->nb, w->brow, ix) * es;
+		for (int64_t j = 0; j < n; j++)
+			at[j] = (start_of(w, idx + j * w->bidx[bl] * w->isize, &in) + j * w->bop[bl]) * es;
+		memset(wx, 0, sizeof wx);
+		for (wx[0] = w0; wx[0] < w1; wx[0]++)
+			do
+				side_by_side(es, n, out + offset_of(l->rank, l->stride[1], wx), op + offset_of(l->rank, l->stride[0], wx), at);
+			while (index_next(l->rank - 1, l->dim + 1, wx + 1));
+	}
+}
 
 static void gather_run(const struct prog_kern *k, const struct kern_state *s, int phase, char *const *ptr,
                        int64_t t0, int64_t t1, void *scratch)
@@ -191,9 +226,19 @@ struct err *kern_make_gather(const struct prog_kern *k, struct kern_state *s)
 	q->es = dt_bytes(k->v[0].dtype);
 	if (!q->w.wcount)
 		q->w.rows = 0;
-	q->per_tile = MAX(1, 131072 / MAX(8, q->w.wcount * q->es));
-	s->tiles = (q->w.rows + q->per_tile - 1) / q->per_tile;
+	const struct loop *l = &q->w.win;
+	const int last = q->w.nb - 1;
 	s->priv = q;
+	if (last >= 0 && q->w.brow[last] == 1 && l->stride[1][l->rank - 1] != q->es && q->w.wcount > 1 && q->w.bdim[last] >= FEW_COLUMNS) {
+		q->chunks = (q->w.bdim[last] + COLUMNS - 1) / COLUMNS;
+		q->per_slice = MAX(1, TILE_BYTES / (MIN(q->w.bdim[last], COLUMNS) * q->es * (q->w.wcount / l->dim[0])));
+		q->slices = (l->dim[0] + q->per_slice - 1) / q->per_slice;
+		s->tiles = q->w.rows / q->w.bdim[last] * q->chunks * q->slices;
+		s->run = columns_run;
+		return NULL;
+	}
+	q->per_tile = MAX(1, TILE_BYTES / MAX(8, q->w.wcount * q->es));
+	s->tiles = (q->w.rows + q->per_tile - 1) / q->per_tile;
 	s->run = gather_run;
 	return NULL;
 }

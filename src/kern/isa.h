@@ -733,11 +733,15 @@ static void flip_h(int64_t n, int64_t dim, int es, const char *in, char *out)
 {
 	int64_t row = dim * es, i = 0;
 #if defined(__x86_64__) && ISA_LEVEL >= 3
-	int64_t once = row < 16 ? row : 16, some = 16 / once;
-	uint8_t from[16];
-	for (int64_t b = 0; b < 16; b++)
-		from[b] = (uint8_t)(b / once * once + (once - es - b % once / es * es) + b % es);
-	__m128i at = _mm_loadu_si128((const void *)from);
+	int64_t some = 1;
+	__m128i at = _mm_xor_si128(_mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), _mm_set1_epi8((char)(16 - es)));      /* all, of a power of two, turned round */
+	if (row < 16) {
+		uint8_t from[16];
+		some = 16 / row;
+		for (int64_t b = 0; b < 16; b++)
+			from[b] = (uint8_t)(b / row * row + (row - es - b % row / es * es) + b % es);
+		at = _mm_loadu_si128((const void *)from);
+	}
 	/* as many rows as fit; what is stored behind them the next turn overwrites */
 	for (; row <= 16 && i * row + 16 <= n * row; i += some)
 		_mm_storeu_si128((void *)(out + i * row), _mm_shuffle_epi8(_mm_loadu_si128((const void *)(in + i * row)), at));

@@ -15,7 +15,7 @@ enum { LANES = 64, STEPS = 64, BLOCK = LANES * STEPS, GROUP = 4 * BLOCK, WIDE = 
 struct scan {
 	enum dtype dt, acc;
 	int es, as, ws, rank, dim, lane;
-	bool reverse, across, split;
+	bool reverse, across, split, exact;  /* exact: in whatever order it is combined */
 	kern_strip *f, *load, *store;
 	kern_strip *fw, *widen, *narrow;     /* of what comes before a block; NULL: it is of the accumulator's type */
 	int64_t n, rows, width, nblock, per_tile;
@@ -68,7 +68,7 @@ static void widen(const struct scan *q, int64_t n, char *to, const char *x)
 		memcpy(to, x, (size_t)(n * q->as));
 }
 
-/* n accumulators of x scanned one by one, behind carry. */
+/* n < 4 * LANES accumulators of x scanned behind carry, one by one unless the order does not matter. */
 static void scan_few(const struct scan *q, int64_t n, char *x, char *carry)
 {
 	if (q->widen && q->as == 4) {
@@ -78,6 +78,16 @@ static void scan_few(const struct scan *q, int64_t n, char *x, char *carry)
 		for (int64_t i = 0; i < n; i++)
 			f[i] = (float)(sum += (double)f[i]);
 		memcpy(carry, &sum, sizeof sum);
+		return;
+	}
+	if (q->exact && n > 1) {             /* what is so far is combined with what is as far before it, twice as far each time */
+		char to[4 * LANES * 16];
+		q->f(1, x, carry, x, NULL);
+		for (int64_t far = 1; far < n; far *= 2) {
+			q->f(n - far, to, x, x + far * q->as, NULL);
+			memcpy(x + far * q->as, to, (size_t)((n - far) * q->as));
+		}
+		memcpy(carry, x + (n - 1) * q->as, (size_t)q->as);
 		return;
 	}
 	char one[16];
@@ -292,6 +302,7 @@ struct err *kern_make_cumulative(const struct prog_kern *k, struct kern_state *s
 		q->widen = kern_elem(ELEM_convert, q->acc, wide);
 		q->narrow = kern_elem(ELEM_convert, wide, q->acc);
 	}
+	q->exact = (r != RED_add && r != RED_mul) || (dtype_info[q->acc].cls != DT_FLOAT && dtype_info[q->acc].cls != DT_COMPLEX);
 	kern_identity(r, q->acc, q->init);
 	kern_identity(r, wide, q->init_wide);
 	if (q->acc != q->dt) {
