@@ -1295,12 +1295,72 @@ static void flow_case(int depth)
 		keep(v + (uint32_t)i);
 }
 
+/* Rows that long vectors name, each a part of a value or an element, some beyond it, are combined with it one after the other. */
+static void flow_scatter(ir_val x)
+{
+	const struct ir_type_info t = *ir_vtype(m, fn, x);
+	int64_t w[64], dim[8] = { FLAT }, column[2] = { FLAT, 1 };
+	int n = 0, k = 0, parts = t.rank > 1 && pick(2), ncomp = parts ? 1 : t.rank;
+	ir_val part[8], update;
+	while (k < NFLAT && flat_type[k] != t.dtype)
+		k++;
+	if (k == NFLAT || !t.count || t.count > 4096)
+		return;
+	for (int d = 0; d < ncomp; d++) {
+		ir_type lt = tens(DT_i32, 1, dim);
+		ir_val i = pick(5) ? at->flat[0] : ir_iota(&b, lt, 0);
+		i = ir_bin(&b, ELEM_remainder, i, ir_const_i(&b, lt, t.dim[d] + 2));
+		if (pick(3))
+			i = ir_select(&b, ir_bin(&b, ELEM_compare_lt, i, ir_const_i(&b, lt, 0)), ir_bin(&b, ELEM_add, i, ir_const_i(&b, lt, t.dim[d])), i);
+		part[d] = ir_reshape(&b, i, 2, column);
+	}
+	int64_t last = 1, all[2] = { FLAT, ncomp };
+	ir_val index = ncomp == 1 ? part[0] : ir_emit(&b, IR_concatenate, (uint32_t)ncomp, part, tens(DT_i32, 2, all), &last, 1);
+	for (int d = 1; d < t.rank; d++)
+		dim[d] = t.dim[d];
+	update = pick(4) ? at->flat[k] : ir_splat_of(&b, scalar_const(t.dtype), tens(t.dtype, 1, dim));
+	if (parts)
+		update = ir_broadcast(&b, update, tens(t.dtype, t.rank, dim), (int64_t[]){ 0 });
+	w[n++] = parts ? t.rank - 1 : 0;
+	for (int d = 1; d < t.rank && parts; d++)
+		w[n++] = d;
+	w[n++] = ncomp;
+	for (int d = 0; d < ncomp; d++)
+		w[n++] = d;
+	w[n++] = 0;                          /* no batches */
+	w[n++] = 0;
+	w[n++] = ncomp;
+	for (int d = 0; d < ncomp; d++)
+		w[n++] = d;
+	static const enum redop num[] = { RED_add, RED_max, RED_min, RED_fn }, bits[] = { RED_and, RED_or, RED_fn };
+	enum redop op = dtype_info[t.dtype].cls == DT_PRED ? bits[pick(3)] : num[pick(4)];
+	struct ir_fn *of = fn;
+	w[n++] = 1;                          /* where the index vector is */
+	w[n++] = 0;
+	w[n++] = 0;
+	w[n++] = op;
+	w[n++] = 0;
+	if (op == RED_fn && pick(3)) {
+		fn = ir_fn_new(m, "combine");
+		ir_val a = ir_param(fn, ir_scalar(m, (enum dtype)t.dtype)), c = ir_param(fn, ir_scalar(m, (enum dtype)t.dtype));
+		b = (struct ir_b){ m, fn, 0 };
+		a = combine(t.dtype, a, pick(2) ? c : scalar_const(t.dtype));
+		ir_result(fn, pick(2) ? a : combine(t.dtype, c, a));
+		w[n - 1] = fn->id;
+		fn = of;
+		b = (struct ir_b){ m, fn, 0 };
+	}
+	keep(ir_emit_raw(&b, IR_scatter, 3, (ir_val[]){ x, index, update }, 1, &of->val.p[x].type, w, (uint32_t)n));
+}
+
 static void flow_steps(int depth, int n)
 {
 	while (n-- > 0) {
-		int k = pick(10);
+		int k = pick(11);
 		ir_val v = at->v[pick(at->n)];
-		if (k == 9 && rank_of(fn, v))
+		if (k == 10 && rank_of(fn, v))
+			flow_scatter(v);
+		else if (k == 9 && rank_of(fn, v))
 			keep(one_slice(v));
 		else if (k < 2 && depth > 0)
 			flow_loop(depth);

@@ -1189,7 +1189,7 @@ static void gathers(void **state)
 		int64_t ivd = range(0, nbatch), idim[8] = { 0 }, udim[8] = { 0 };
 		int ir = 0, ur = 0, b = 0;
 		for (int d = 0; d <= nbatch; d++)
-			idim[ir++] = d == ivd ? ncomp : (bd[b] = batch && b == 0 ? od[0] : range(1, 5), bd[b++]);
+			idim[ir++] = d == ivd ? ncomp : (bd[b] = batch && b == 0 ? od[0] : range(1, below(6) ? 5 : 20), bd[b++]);
 		/* update or result dimensions: batch and window mixed */
 		int nwin = 3 - ncol, kinds[8], bi = 0, wi = 0;
 		int64_t wdim[3];
