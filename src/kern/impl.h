@@ -81,6 +81,8 @@ struct kern_isa {
 	void (*fft_pairs[2])(int64_t h, int64_t lanes, const void *in, void *out, const void *w, bool back);
 	void (*fft_half[2])(int r, int64_t done, int64_t m, int64_t lanes, const void *a, void *o, const void *w);
 	void (*fft_widen[2])(int64_t n, const void *in, void *out);
+	/* of each k = 2, 3 or 4 elements of es bytes the first, n in all */
+	void (*every)(int es, int64_t n, int64_t k, char *restrict dst, const char *restrict src);
 	/* each of n rows of dim elements of es bytes, one behind the other, from its last to its first */
 	void (*flip)(int64_t n, int64_t dim, int es, const char *in, char *out);
 	/* out[j * os + i] = in[i * is + j], i < ni, j < nj; 1, 2, 4, 8 bytes */

@@ -729,6 +729,16 @@ static void CAT3(threefry, 2x32, h)(int64_t n, const uint32_t key[2], uint64_t c
 
 /* --- rows of few bytes -------------------------------------------------------- */
 
+/* Of each k = 2, 3 or 4 elements the first. */
+#define EVERY(T, K)                                                                 \
+	for (int64_t i = 0; i < n; i++) {                                               \
+		T t;                                                                        \
+		memcpy(&t, src + i * (K) * (int64_t)sizeof t, sizeof t);                    \
+		memcpy(dst + i * (int64_t)sizeof t, &t, sizeof t);                          \
+	}
+#define EVERY_FEW(T) if (k == 2) { EVERY(T, 2) } else if (k == 3) { EVERY(T, 3) } else { EVERY(T, 4) }
+static void every_h(int es, int64_t n, int64_t k, char *restrict dst, const char *restrict src) { BY_SIZE(es, EVERY_FEW) }
+
 static void flip_h(int64_t n, int64_t dim, int es, const char *in, char *out)
 {
 	int64_t row = dim * es, i = 0;
@@ -810,7 +820,7 @@ const struct kern_isa CAT3(kern, isa, ISA_NAME) = {
 #define COMPLEX_ROWS(P) [ELEM_add] = P##_add_s, [ELEM_subtract] = P##_subtract_s, [ELEM_negate] = P##_negate_s,              \
 	[ELEM_multiply] = P##_multiply_s, [ELEM_complex] = P##_complex_s, [ELEM_real] = P##_real_s, [ELEM_imag] = P##_imag_s
 	.on_complex = { { COMPLEX_ROWS(c64), [ELEM_abs] = c64_abs_s, [ELEM_divide] = c64_divide_s, [ELEM_select] = select_u64_s }, { COMPLEX_ROWS(c128), C128_DIVIDE [ELEM_abs] = c128_abs_s } },
-	.flip = flip_h, .keys32 = keys_32_h, .small = small_f8_h, .round = { round_uint16_t_h, round_uint32_t_h, round_uint64_t_h }, .philox = philox_4x32_h, .threefry = threefry_2x32_h,
+	.every = every_h, .flip = flip_h, .keys32 = keys_32_h, .small = small_f8_h, .round = { round_uint16_t_h, round_uint32_t_h, round_uint64_t_h }, .philox = philox_4x32_h, .threefry = threefry_2x32_h,
 	.transpose = { transpose_or_weave_uint8_t_h, transpose_or_weave_uint16_t_h, transpose_words, transpose_uint64_t_h },
 };
 

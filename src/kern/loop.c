@@ -79,7 +79,7 @@ void sum_close(int64_t blocks, kern_strip *add, int64_t n, int bytes, char *leve
 	}
 }
 
-enum { FLIP_LEAST = 64 };      /* bytes of a row that is worth a call */
+enum { FLIP_LEAST = 64, EVERY_LEAST = 16 };      /* bytes of a row, elements, that are worth a call */
 
 #define MOVE(T)                                                                     \
 	for (int64_t i = 0; i < n; i++, dst += ds, src += ss) {                         \
@@ -87,14 +87,8 @@ enum { FLIP_LEAST = 64 };      /* bytes of a row that is worth a call */
 		memcpy(&t, src, sizeof t);                                                  \
 		memcpy(dst, &t, sizeof t);                                                  \
 	}
-/* Dense in dst.  Of each so many, few enough, in vectors. */
-#define EVERY(T, K)                                                                 \
-	for (int64_t i = 0; i < n; i++) {                                               \
-		T t;                                                                        \
-		memcpy(&t, src + i * (K) * (int64_t)sizeof t, sizeof t);                    \
-		memcpy(dst + i * (int64_t)sizeof t, &t, sizeof t);                          \
-	}
-#define EACH_OF(T) if (ss == 2 * es) { EVERY(T, 2) } else if (ss == 3 * es) { EVERY(T, 3) } else if (ss == 4 * es) { EVERY(T, 4) } else \
+/* Dense in dst. */
+#define EACH_OF(T)                                                                  \
 	for (int64_t i = 0; i < n; i++, src += ss) {                                    \
 		T t;                                                                        \
 		memcpy(&t, src, sizeof t);                                                  \
@@ -102,7 +96,10 @@ enum { FLIP_LEAST = 64 };      /* bytes of a row that is worth a call */
 	}
 static void move_out(int es, int64_t n, char *restrict dst, const char *restrict src, int64_t ss)
 {
-	BY_SIZE(es, EACH_OF)
+	if (n >= EVERY_LEAST && (ss == 2 * es || ss == 3 * es || ss == 4 * es))
+		kern_isa_get()->every(es, n, ss / es, dst, src);
+	else
+		BY_SIZE(es, EACH_OF)
 }
 
 void move_strided(int es, int64_t n, char *dst, int64_t ds, const char *src, int64_t ss)
