@@ -152,8 +152,13 @@ static LV fmax_(struct em *e, LV x, LV y, bool max)
 {
 	LLVMRealPredicate p = max ? LLVMRealOGT : LLVMRealOLT;
 	LT t = em_scalar(LLVMTypeOf(x)), i = t == e->f64 ? e->i64 : e->i32;
-	LV a = bits(e, em_sel(e, fcmp(e, p, x, y), x, y), i), b = bits(e, em_sel(e, fcmp(e, p, y, x), y, x), i);
-	LV z = bits(e, max ? LLVMBuildAnd(e->b, a, b, "") : LLVMBuildOr(e->b, a, b, ""), t);
+	LV z;
+	if (e->code->limit && LLVMTypeOf(x) == e->f32) {
+		z = e->code->limit(e, x, y, max);
+	} else {
+		LV a = bits(e, em_sel(e, fcmp(e, p, x, y), x, y), i), b = bits(e, em_sel(e, fcmp(e, p, y, x), y, x), i);
+		z = bits(e, max ? LLVMBuildAnd(e->b, a, b, "") : LLVMBuildOr(e->b, a, b, ""), t);
+	}
 	return em_sel(e, fcmp(e, LLVMRealUNO, x, y), LLVMBuildFAdd(e->b, x, y, ""), z);
 }
 

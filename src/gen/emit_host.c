@@ -86,6 +86,15 @@ static LV zmm(struct em *e, const char *name, LV x, LV y, bool rounding)
 
 static LV scalef(struct em *e, LV x, LV y) { return zmm(e, "llvm.x86.avx512.mask.scalef.ps.512", x, y, true); }
 
+static LV range(struct em *e, LV x, LV y, bool max)
+{
+	LT four = em_vec(e->f32, 4);
+	LV any = LLVMGetPoison(four), at = em_ki(e->i32, 0);
+	LV a[6] = { LLVMBuildInsertElement(e->b, any, x, at, ""), LLVMBuildInsertElement(e->b, any, y, at, ""), LLVMConstNull(four), LLVMConstAllOnes(e->i8),
+	            em_ki(e->i32, 4 + max), em_ki(e->i32, 4) };        /* the sign is the result's; as MXCSR says */
+	return LLVMBuildExtractElement(e->b, em_call(e, "llvm.x86.avx512.mask.range.ss", four, 6, a), at, "");
+}
+
 /* --- the kernel ------------------------------------------------------------ */
 
 /* As prog_code_fn: addresses of operands and results, first tile, the one after the last. */

@@ -94,12 +94,14 @@ static LV row_if(struct tiny *t, const struct rows *r, int64_t k, int dt, LV idx
 {
 	struct em *e = t->e;
 	LV off = em_ki(e->i64, r->base[k]);
+	int bits = dtype_info[dt].bits - (dtype_info[dt].cls == DT_INT);
 	*inside = em_ki(e->i1, 1);
 	for (int i = 0; i < r->ncomp; i++) {
-		LV v = tiny_lane(e, idx, r->index[k * r->ncomp + i]);
+		/* as an unsigned one a negative number is beyond all that its type has */
+		LV v = tiny_lane(e, idx, r->index[k * r->ncomp + i]), most = em_ki(LLVMTypeOf(v), bits < 63 ? MIN(r->cmax[i], ((int64_t)1 << bits) - 1) : r->cmax[i]);
+		*inside = r->cmax[i] < 0 ? em_ki(e->i1, 0) : LLVMBuildAnd(e->b, *inside, LLVMBuildICmp(e->b, LLVMIntULE, v, most, ""), "");
 		if (dtype_info[dt].bytes < 8)
-			v = dtype_info[dt].cls == DT_INT ? LLVMBuildSExt(e->b, v, e->i64, "") : LLVMBuildZExt(e->b, v, e->i64, "");
-		*inside = LLVMBuildAnd(e->b, *inside, LLVMBuildICmp(e->b, LLVMIntULE, v, em_ki(e->i64, r->cmax[i]), ""), "");
+			v = LLVMBuildZExt(e->b, v, e->i64, "");
 		off = LLVMBuildAdd(e->b, off, LLVMBuildMul(e->b, v, em_ki(e->i64, r->cs[i]), ""), "");
 	}
 	return off;
