@@ -569,8 +569,9 @@ struct err *kern_make_scatter(const struct prog_kern *k, struct kern_state *s)
 	int64_t n = l0->dim[l0->rank - 1], line = 64 / es;
 	q->together = q->nop == 1 && !q->p && q->w->nb >= 1 && l0->rank == 1 && (n == 1 || (l0->stride[0][0] == es && l0->stride[1][0] == es));
 	q->cut = n;
-	if (q->w->rows * q->w->wcount > SHARED && n >= 4 * line)
-		q->cut = MAX(2 * line, (n / 16 + line - 1) / line * line);
+	/* of short rows cores would fetch each other's lines along with their own, and take them from each other */
+	if (q->w->rows * q->w->wcount > SHARED && n >= 16 * line)
+		q->cut = MAX(8 * line, (n / 16 + line - 1) / line * line);
 	bool none = !q->w->rows || !q->w->wcount;
 	s->tiles = none ? 0 : (n + q->cut - 1) / q->cut;
 	size_t base = q->p ? (q->p->scratch + 63) & ~(size_t)63 : 0;
