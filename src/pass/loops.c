@@ -541,8 +541,9 @@ static void rebuild(struct loop *l)
 			*to = ir_const_i(&r->b, r->b.fn->val.p[l->in[k]].type, (int64_t)((uint64_t)l->first[k] + (uint64_t)l->trip * (uint64_t)l->step[k]));
 		else
 			*to = gives(l, k) ? v + (ir_val)result[g.slot[k]] : l->in[k];
+		ir_type type = r->b.fn->val.p[*to].type;
 		if (l->plan[k] == STACKED && l->placed[k])
-			*to = ir_emit_raw(&r->b, IR_sharding_constraint, 1, to, 1, &r->b.fn->val.p[*to].type, (int64_t[]){ l->placed[k] }, 1);
+			*to = ir_emit_raw(&r->b, IR_sharding_constraint, 1, to, 1, &type, (int64_t[]){ l->placed[k] }, 1);
 	}
 	arr_free(&g.leaf);
 }

@@ -1350,7 +1350,8 @@ static void flow_scatter(ir_val x)
 		fn = of;
 		b = (struct ir_b){ m, fn, 0 };
 	}
-	keep(ir_emit_raw(&b, IR_scatter, 3, (ir_val[]){ x, index, update }, 1, &of->val.p[x].type, w, (uint32_t)n));
+	ir_type type = of->val.p[x].type;
+	keep(ir_emit_raw(&b, IR_scatter, 3, (ir_val[]){ x, index, update }, 1, &type, w, (uint32_t)n));
 }
 
 static void flow_steps(int depth, int n)
