@@ -383,9 +383,9 @@ from jax._src.lib.mlir import ir
 from jaxlib import _jax
 signal.signal(signal.SIGINT, signal.default_int_handler)
 one = jnp.ones(3)
-body = "".join(f"    %{i + 1} = stablehlo.{'tanh' if i % 3 else 'sine'} %{i} : tensor<{sys.argv[2]}xf32>\\n" for i in range(20000))
+body = "".join(f"    %{i + 1} = stablehlo.{'tanh' if i % 3 else 'sine'} %{i} : tensor<{sys.argv[2]}xf32>\\n" for i in range(80000))
 with mlir.make_ir_context():
-    module = ir.Module.parse(f"module @jit_long {{ func.func public @main(%0: tensor<{sys.argv[2]}xf32>) -> tensor<{sys.argv[2]}xf32> {{\\n{body}    return %20000 : tensor<{sys.argv[2]}xf32> }} }}")
+    module = ir.Module.parse(f"module @jit_long {{ func.func public @main(%0: tensor<{sys.argv[2]}xf32>) -> tensor<{sys.argv[2]}xf32> {{\\n{body}    return %80000 : tensor<{sys.argv[2]}xf32> }} }}")
 device = jax.devices()[0]
 before = library.compiles()[0]
 def interrupt():
