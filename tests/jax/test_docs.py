@@ -36,6 +36,7 @@ SHORT = {
     ".venv/bin/python bench/busy.py": "--devices 2 --beside 0 --rounds 2",
     ".venv/bin/python bench/mpi.py": "--max 64 --ops permute --rounds 1 --before {root}",         # what MPI needs to be compiled with need not be here
     ".venv/bin/python bench/roads.py": "--lengths 256 --what forward --rounds 1",
+    ".venv/bin/python bench/choice.py": "--rounds 1 --only '1x2 forward causal bfloat16 1024 2 1 64'",
     ".venv/bin/python bench/reshard.py": "--pairs 1 --mb 1 --turns 1",
     ".venv/bin/python bench/long.py": "--lengths 256 --devices 1 --calls 1 --rounds 1 --svg {here}/long.svg",
     "build/rondo bench kern": "--only transpose --seconds 0",
