@@ -53,8 +53,8 @@ def load(path):
     lib.rondo_compiles.argtypes = [ctypes.POINTER(ctypes.c_int64)] * 2
     lib.rondo_forked.restype = ctypes.c_char_p
     lib.rondo_forked.argtypes = []
-    lib.rondo_keep_client.restype = ctypes.c_int
-    lib.rondo_keep_client.argtypes = [ctypes.c_int]
+    lib.rondo_viewed.restype = ctypes.c_int
+    lib.rondo_viewed.argtypes = []
     lib.rondo_free.restype = None
     lib.rondo_free.argtypes = [ctypes.c_void_p]
     _library = lib
@@ -113,6 +113,6 @@ def forked():
     return _library.rondo_forked().decode()
 
 
-def keep_client(anyhow=False):
-    """Whether numpy has views of arrays, whose client must stay (or stays anyhow); it leaves its job when the process ends, then."""
-    return bool(_library.rondo_keep_client(anyhow))
+def viewed():
+    """Whether numpy has views of arrays."""
+    return bool(_library.rondo_viewed())

@@ -357,7 +357,6 @@ def interrupted_compiles():
         except BaseException as e:
             if backend.platform == NAME and not isinstance(e, jax.errors.JaxRuntimeError):
                 e.__suppress_context__ = True       # an error of the compile that was left
-                library.keep_client(True)
                 for kept in (module, backend):
                     ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
                 if not isinstance(e, Exception) or library.compiles()[0] > begun:       # else it may be an error from before
@@ -437,7 +436,7 @@ def views():
     @functools.wraps(clear)
     def cleared():
         client = xb._backends.get(NAME)
-        if client is not None and library.keep_client():
+        if client is not None and library.viewed():
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
         clear()
 

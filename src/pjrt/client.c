@@ -139,8 +139,43 @@ static struct err *store_get(void *user, const char *key, int ms, struct str *ou
 	return NULL;
 }
 
+enum { AFTER_S = 1 };
+
+static bool awaited(void *client, char *text, size_t n)
+{
+	char what[128];
+	bool any = rt_client_runs(client, what, sizeof what);
+
+	if (any)
+		snprintf(text, n, "waiting for %s to end", what);
+	return any;
+}
+
+/* What is queued runs to its end, and who waits for the process is told. */
+static void stop(struct pjrt_client *c)
+{
+	struct watch w;
+
+	watch_open(&w, AFTER_S, awaited, c->rt);
+	rt_client_stop(c->rt);
+	watch_close(&w);
+}
+
+/* A client that something refers to until the end of the process (a view of an array, a mesh that was set) is not destroyed: what is queued
+ * runs to its end all the same, and the others of its job hear that it left. */
+static void end_all(void)
+{
+	for (struct pjrt_client *c = open_clients; c; c = c->next) {
+		stop(c);
+		rt_client_end(c->rt);
+	}
+}
+
+static void end_at_exit(void) { atexit(end_all); }
+
 static struct err *client_create(void *v)
 {
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	struct pjrt_Client_Create *a = v;
 	static atomic_int attempts;
 	struct rt_opts o = { 0 };
@@ -183,6 +218,7 @@ static struct err *client_create(void *v)
 		snprintf(repro, sizeof repro, ", RONDO_REPRO=%d", o.parts);
 	snprintf(c->version, sizeof c->version, "rondo " RONDO_RELEASE " (%s%s)", cpu_get()->name, repro);
 	snprintf(c->topology, sizeof c->topology, "rondo %d x %s", c->ndev, cpu_get()->name);
+	pthread_once(&once, end_at_exit);
 	pthread_mutex_lock(&open_lock);
 	c->next = open_clients;
 	open_clients = c;
@@ -192,16 +228,6 @@ static struct err *client_create(void *v)
 out:
 	free(c);
 	return e;
-}
-
-static bool awaited(void *client, char *text, size_t n)
-{
-	char what[128];
-	bool any = rt_client_runs(client, what, sizeof what);
-
-	if (any)
-		snprintf(text, n, "waiting for %s to end", what);
-	return any;
 }
 
 static bool any_awaited(void *none, char *text, size_t n)
@@ -214,8 +240,6 @@ static bool any_awaited(void *none, char *text, size_t n)
 	pthread_mutex_unlock(&open_lock);
 	return any;
 }
-
-enum { AFTER_S = 1 };
 
 __attribute__((visibility("default"))) void rondo_await(int begins)
 {
@@ -234,43 +258,14 @@ __attribute__((visibility("default"))) int rondo_runs(void)
 	return any_awaited(NULL, text, sizeof text);
 }
 
+__attribute__((visibility("default"))) int rondo_viewed(void) { return pjrt_viewed(); }
+
 __attribute__((visibility("default"))) void rondo_give_up(void)
 {
 	pthread_mutex_lock(&open_lock);
 	for (struct pjrt_client *c = open_clients; c; c = c->next)
 		rt_client_give_up(c->rt, NULL);
 	pthread_mutex_unlock(&open_lock);
-}
-
-/* What is queued runs to its end, and who waits for the process is told. */
-static void stop(struct pjrt_client *c)
-{
-	struct watch w;
-
-	watch_open(&w, AFTER_S, awaited, c->rt);
-	rt_client_stop(c->rt);
-	watch_close(&w);
-}
-
-/* jaxlib's client asks for the end of a view when that goes, but lives no longer for it: while there are views the client must stay, for ever. */
-static void end_all(void)
-{
-	for (struct pjrt_client *c = open_clients; c; c = c->next) {
-		stop(c);
-		rt_client_end(c->rt);
-	}
-}
-
-static void end_at_exit(void) { atexit(end_all); }
-
-__attribute__((visibility("default"))) int rondo_keep_client(int anyhow)
-{
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-	if (!anyhow && !pjrt_viewed())
-		return 0;
-	pthread_once(&once, end_at_exit);
-	return 1;
 }
 
 /* What a client that could not be made has begun stays: its threads may know it. */

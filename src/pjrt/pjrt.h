@@ -68,8 +68,8 @@ int64_t rondo_followed(void);
 void rondo_compiles(int64_t *some, int64_t *over);         /* compiles so far: that have begun, and that are over */
 const char *rondo_forked(void);                            /* what a child that was forked from the process that started the devices is told */
 
-/* 1: numpy has views of arrays (or anyhow), so jaxlib's client, and this, must not be freed any more; it leaves its job when the process ends. */
-int rondo_keep_client(int anyhow);
+/* 1: numpy has views of arrays.  jaxlib's client asks for the end of a view when that goes, but lives no longer for it: it must not be freed any more. */
+int rondo_viewed(void);
 
 /* Text of the compiled program with this fingerprint while an executable of it lives, else NULL.  Free
  * with rondo_free. */

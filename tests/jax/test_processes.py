@@ -334,6 +334,24 @@ def test_launch_says_that_one_has_ended_before_it_connects(victim, how):
     assert out.stderr.count(f"process {victim} has ended before jax.distributed.initialize was done") == 2, out.stderr
 
 
+@pytest.mark.only_rondo("XLA:CPU has no launch")
+@pytest.mark.parametrize("kept", ["jax.set_mesh(mesh)", "seen = np.asarray(y.addressable_shards[0].data)", "sys.kept = jax.devices()", "pass"])
+def test_processes_that_end_well_are_not_told_as_dead(kept):
+    """Whatever keeps the client alive at the end, and while a program still runs."""
+    rondo = pathlib.Path(os.environ.get("RONDO_LIBRARY", HERE.parents[1] / "build" / "librondo.so")).parent / "rondo"
+    program = f"""if 1:
+        import sys, time
+        import jax, jax.numpy as jnp, numpy as np
+        jax.distributed.initialize()
+        mesh = jax.make_mesh((jax.device_count(),), ("x",))
+        x = jax.device_put(np.ones((384, 256), "f4"), jax.NamedSharding(mesh, jax.P("x")))
+        y = jax.jit(lambda x: jax.lax.fori_loop(0, 50, lambda i, x: x / x.sum(), x))(x)
+        {kept}
+        time.sleep(0.1 * jax.process_index())"""
+    out = subprocess.run([rondo, "launch", "-n", "3", sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    assert out.returncode == 0 and out.stderr == "", out.stderr
+
+
 def test_an_address_that_something_else_has():
     with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as s:
         address = f"[::]:{s.getsockname()[1]}"
