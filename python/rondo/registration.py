@@ -9,6 +9,7 @@ import ctypes
 import functools
 import os
 import sys
+import threading
 import time
 import warnings
 
@@ -339,34 +340,40 @@ def interrupted_compiles():
     must be there: so the end of Python waits for it, unless it is Ctrl-C, then or now, that ends the process.  A child that was forked does not have that thread."""
     from jax._src import compiler
     original = compiler.backend_compile_and_load
-    left = 0                                    # how many must have begun before the last that was left can be over
+    come = left = 0                             # calls that have brought Rondo a compile, or have been left and will
+    counting = threading.Lock()
     process = {}                                # that first compiled with a backend
 
     @functools.wraps(original)
     def compile_and_load(backend, module, *args, **kwargs):
-        nonlocal left
+        nonlocal come, left
         if backend.platform == NAME and process.setdefault(id(backend), os.getpid()) != os.getpid():
             raise jax.errors.JaxRuntimeError(f"FAILED_PRECONDITION: {library.forked()}")
         begun, _ = library.compiles()
         try:
             try:
-                return original(backend, module, *args, **kwargs)
+                made = original(backend, module, *args, **kwargs)
             except jax.errors.JaxRuntimeError:
-                library.compiles()                  # what interrupted it is raised in the next function
+                with counting:
+                    come += library.compiles()[0] > begun      # what interrupted it is raised in the next function
                 raise
+            with counting:
+                come += backend.platform == NAME
+            return made
         except BaseException as e:
             if backend.platform == NAME and not isinstance(e, jax.errors.JaxRuntimeError):
                 e.__suppress_context__ = True       # an error of the compile that was left
                 for kept in (module, backend):
                     ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
                 if not isinstance(e, Exception) or library.compiles()[0] > begun:       # else it may be an error from before
-                    left = begun + 1
+                    with counting:
+                        left += 1
             raise
 
     def wait():
         try:
             until = time.monotonic() + 60       # for jaxlib to hand it over
-            while left and ((counts := library.compiles())[0] != counts[1] or (counts[0] < left and time.monotonic() < until)):
+            while left and ((counts := library.compiles())[0] != counts[1] or (counts[0] < come + left and time.monotonic() < until)):
                 if early.interrupted():
                     early.abandon()
                     return
