@@ -26,8 +26,9 @@ bool ring_loops(const struct pass_opts *o, struct arena *a, const struct ir_modu
 {
 	const struct ir_group_info *i = &m->group.p[r->group];
 	bool own = r->att->kind == IR_attention_grad || (r->att->kind == IR_attention_grad_add && r->side == RING_QUERIES);
-	bool pays = (r->len >= WORTH && sums_of(m, fn, r) >= MUCH) || r->len * r->members >= LITTLE || ring_small_too();
-	if (!own || r->members < DEVICES || r->len < LEAST || !pays || plan_groups_of(&o->plan, i->nrow, i->ncol, i->id).hosts > 1)
+	if (!own || r->members < DEVICES || r->len < LEAST || plan_groups_of(&o->plan, i->nrow, i->ncol, i->id).hosts > 1)
+		return false;
+	if ((r->len < WORTH || sums_of(m, fn, r) < MUCH) && r->len * r->members < LITTLE && !ring_small_too())
 		return false;
 	ring_reach(a, m, fn, r, 1, false);
 	return true;
