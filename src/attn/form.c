@@ -71,9 +71,45 @@ static void first_alike(struct cand *c, ir_val *v, int *lab, int depth)
 	*map_put(&c->index, &own, sizeof own) = *v;
 }
 
+static bool same(const struct ir_fn *fn, ir_val v, ir_val w, int *looks)
+{
+	const struct ir_op *a = ir_def(fn, v), *b = ir_def(fn, w);
+	if (v == w)
+		return true;
+	if (a && a->kind == IR_optimization_barrier)
+		return same(fn, ir_in(fn, a, v - a->out), w, looks);
+	if (b && b->kind == IR_optimization_barrier)
+		return same(fn, v, ir_in(fn, b, w - b->out), looks);
+	if (!a || !b || !(*looks)-- || a->kind != b->kind || a->nin != b->nin || a->nout != 1 || !(ir_info(a->kind)->flags & IR_PURE) || fn->val.p[v].type != fn->val.p[w].type)
+		return false;
+	uint32_t n = ir_attr_words(fn, a);
+	if (n != ir_attr_words(fn, b) || memcmp(&fn->attr.p[a->attr], &fn->attr.p[b->attr], n * sizeof *fn->attr.p))
+		return false;
+	for (uint32_t k = 0; k < a->nin; k++)
+		if (!same(fn, ir_in(fn, a, k), ir_in(fn, b, k), looks))
+			return false;
+	return true;
+}
+
+bool form_same(const struct ir_fn *fn, ir_val v, ir_val w)
+{
+	int looks = 1000;
+	return same(fn, v, w, &looks);
+}
+
+/* Rotated queries, say, that are made again from what was kept. */
+static ir_val first_vector(const struct cand *c, ir_val v, int lab)
+{
+	for (size_t i = 1; i < c->fac.n && lab_of(c, lab)->set & 1; i++)
+		if (c->fac.p[i].kind == FAC_LEAF && c->fac.p[i].b == lab && form_same(c->fn, (ir_val)c->fac.p[i].a, v))
+			return (ir_val)c->fac.p[i].a;
+	return v;
+}
+
 static int leaf(struct cand *c, ir_val v, int lab, bool mask)
 {
 	first_alike(c, &v, &lab, 0);
+	v = first_vector(c, v, lab);
 	struct fac f = { .kind = FAC_LEAF, .a = (int)v, .b = lab, .mask = mask, .set = lab_of(c, lab)->set };
 	return poly_fac(c, fac_add(c, &f));
 }

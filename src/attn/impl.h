@@ -122,6 +122,8 @@ int poly_contract(struct cand *c, int p);
 int form_of(struct cand *c, ir_val v, int lab);                /* polynomial */
 /* v without the views that it is seen through; lab follows. */
 void form_strip(struct cand *c, ir_val *v, int *lab);
+/* Are v and w the same, made by the same ops of the same values?  What loops that go back over others make again is.  false: it is not seen to be so. */
+bool form_same(const struct ir_fn *fn, ir_val v, ir_val w);
 
 /* --- match.c --- */
 enum exit_kind { EXIT_NONE, EXIT_CONST, EXIT_O, EXIT_L, EXIT_M, EXIT_Z, EXIT_DELTA, EXIT_DQ, EXIT_DK, EXIT_DV, EXIT_DX };

@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-enum { ROWS = 24, KEYS = 40, FEW = 2, LONG = 16, DEEP = 16 };
+enum { ROWS = 24, KEYS = 40, FEW = 2, LONG = 16 };
 
 /* n of `all` indices: the first and the last ones, and some between, ascending. */
 static int64_t *indices(struct arena *a, int64_t all, int64_t n, uint64_t *seed)
@@ -60,27 +60,10 @@ ir_type sample_type(const struct sample *s, ir_val v, int lab)
 
 /* --- leaves ------------------------------------------------------------------------- */
 
-/* Are v and w the same values?  Masks that forward and backward have made each for itself are. */
-static bool same(const struct ir_fn *fn, ir_val v, ir_val w, int depth)
-{
-	const struct ir_op *a = ir_def(fn, v), *b = ir_def(fn, w);
-	if (v == w)
-		return true;
-	if (!a || !b || depth > DEEP || a->kind != b->kind || a->nin != b->nin || a->nout != 1 || !(ir_info(a->kind)->flags & IR_PURE) || fn->val.p[v].type != fn->val.p[w].type)
-		return false;
-	uint32_t n = ir_attr_words(fn, a);
-	if (n != ir_attr_words(fn, b) || memcmp(&fn->attr.p[a->attr], &fn->attr.p[b->attr], n * sizeof *fn->attr.p))
-		return false;
-	for (uint32_t k = 0; k < a->nin; k++)
-		if (!same(fn, ir_in(fn, a, k), ir_in(fn, b, k), depth + 1))
-			return false;
-	return true;
-}
-
 static int find(const struct sample *s, ir_val v, int lab)
 {
 	for (int i = 0; i < s->nleaf; i++)
-		if (s->leaf[i].lab == lab && same(s->m->c->fn, s->leaf[i].v, v, 0))
+		if (s->leaf[i].lab == lab && form_same(s->m->c->fn, s->leaf[i].v, v))
 			return i;
 	return -1;
 }

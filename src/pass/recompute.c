@@ -22,6 +22,7 @@ struct edit {
 	bool flip;               /* iteration i of the first loop is trip-1-i here */
 	struct from *from;       /* per value of the first loop's body */
 	bool *gone;              /* per operand: not read any more */
+	bool scores;             /* matrices of scores are made again */
 	ARR(struct swap) swap;   /* values of this body, and those of the first one's body that they are */
 	bool *drop;              /* per op of this body: all it gives is swapped or read by such ops; NULL: none */
 };
@@ -156,6 +157,46 @@ static bool plan_param(struct edit *e, ir_val x, struct from *to)
 	return false;
 }
 
+/* Does a view of v meet a matrix of scores? */
+static bool seen_by_scores(const struct edit *f, ir_val v)
+{
+	const struct ir_fn *body = f->l.body;
+	for (uint32_t u = ir_use_first(body, v); u; u = ir_use_next(body, u)) {
+		uint32_t i = ir_use_op(body, u);
+		const struct ir_op *o = i < body->op.n ? &body->op.p[i] : NULL;
+		if (o && o->nout == 1 && (f->around[o->out] || ((is_view((enum ir_kind)o->kind) || o->kind == IR_convert) && seen_by_scores(f, o->out))))
+			return true;
+	}
+	return false;
+}
+
+/* A mask does, or what dropout keeps. */
+static bool meets(const struct edit *f, ir_val v)
+{
+	for (const struct ir_op *o; (o = ir_def(f->l.body, v)) && is_view((enum ir_kind)o->kind); )
+		v = ir_in(f->l.body, o, 0);
+	return seen_by_scores(f, v);
+}
+
+/* Is v, which the second loop makes again, many times as large as all that it is made from? */
+static bool spread(const struct edits *w, const struct edit *e, ir_val v)
+{
+	enum { TIMES = 16 };
+	const struct ir_fn *body = e->first->l.body;
+	bool *made = ARENA_NEW(w->a, bool, v + 1);
+	int64_t most = 1;
+	made[v] = true;
+	for (ir_val x = v; x; x--) {
+		const struct ir_op *o = made[x] ? ir_def(body, x) : NULL;
+		bool again = made[x] && e->from[x].how == CLONE && !ir_splat(w->m, body, x);
+		for (uint32_t k = 0; again && k < o->nin; k++)
+			made[ir_in(body, o, k)] = true;
+		if (made[x] && e->from[x].how != CLONE)
+			most = MAX(most, ir_vtype(w->m, body, x)->count);
+	}
+	return ir_vtype(w->m, body, v)->count >= TIMES * most;
+}
+
 /* How the second loop has x, a value of the first one's body; strict: nothing may be stacked for it. */
 static bool plan(struct edits *w, struct edit *e, ir_val x, bool strict)
 {
@@ -168,15 +209,17 @@ static bool plan(struct edits *w, struct edit *e, ir_val x, bool strict)
 		return false;
 	if (to->how != NONE && to->how != NEVER)
 		return true;
+	bool pure = o && ir_info(o->kind)->flags & IR_PURE && o->nout == 1;
+	bool cheap = pure && (o->kind == IR_constant || o->kind == IR_iota || o->kind == IR_slice || o->kind == IR_concatenate || is_view((enum ir_kind)o->kind) || ir_is_elem(o->kind));
+	bool follow = pure && (f->around[x] || is_view((enum ir_kind)o->kind));
 	if (!f->around[x] && (r = stacked(w, f, x)) >= 0) {
-		*to = (struct from){ RESULT, r };
+		*to = (struct from){ CLONE, 0 };
+		if (!cheap || !meets(f, x) || !plan_operands(w, e, o, true) || !spread(w, e, x))
+			*to = (struct from){ RESULT, r };
 		return true;
 	}
 	if (!o && plan_param(e, x, to))
 		return true;
-	bool pure = o && ir_info(o->kind)->flags & IR_PURE && o->nout == 1;
-	bool cheap = pure && (o->kind == IR_constant || o->kind == IR_iota || is_view((enum ir_kind)o->kind) || ir_is_elem(o->kind));
-	bool follow = pure && (f->around[x] || is_view((enum ir_kind)o->kind));
 	if ((f->around[x] || cheap) && plan_operands(w, e, o, strict || !follow)) {
 		*to = (struct from){ CLONE, 0 };
 		return true;
@@ -244,15 +287,17 @@ static void find_pairs(struct edits *w, bool all)
 				attn_around(w->a, w->m, f->l.body, all, f->around);
 			}
 			ir_val y = f->l.body->result.p[r];
-			if (!f->around[base(w->m, f->l.body, y)] || !follows(w, e, f, r, k))
-				continue;
 			y = base(w->m, f->l.body, y);
+			bool scores = f->around[y];
+			if ((!scores && !meets(f, y)) || !follows(w, e, f, r, k))
+				continue;
 			size_t had = f->out.n;
-			if (!plan(w, e, y, false)) {
+			if (!plan(w, e, y, !scores) || e->from[y].how == RESULT) {
 				f->out.n = had;
 				continue;
 			}
 			e->gone[k] = true;
+			e->scores |= scores;
 			arr_reserve(&e->swap, 1);
 			e->swap.p[e->swap.n].v = e->l.x[k].param;
 			e->swap.p[e->swap.n++].by = y;
@@ -455,7 +500,7 @@ static void in_function(struct ir_module *m, ir_fnid id, void (*find)(struct edi
 		int loops = 0;
 		pass_replace(m, id, pass_replace_regions(m, &a, w.fn, NULL, 0, &(struct region_change){ .other = rebuilt, .user = &w, .in_order = true }));
 		for (size_t i = 0; i < w.fn->op.n; i++)
-			loops += w.of[i] && w.of[i]->swap.n;
+			loops += w.of[i] && w.of[i]->scores;
 		arr_push(done, ((struct recomputed_fn){ id, was, loops }));
 	}
 	for (size_t i = 0; i < w.fn->op.n; i++)

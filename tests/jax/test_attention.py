@@ -906,6 +906,42 @@ def test_memory(name, dtype, t):
             assert total <= (1.2 if t == 65536 else 1.35) * least, (d, again, total / least)
 
 
+def rows_and_keys(t): return jnp.arange(t)[:, None], jnp.arange(t)
+
+
+def masked(mask, fill=-1e30, cap=None, keep=None):
+    """Attention as a layer of a loop that makes its mask itself, of what comes with the turn."""
+    def f(q, k, v, x):
+        i, j = rows_and_keys(q.shape[1])
+        s = jnp.einsum("bthd,bshd->bhts", q, k) / 8
+        p = jax.nn.softmax(jnp.where(mask(i, j, x), jnp.tanh(s / cap) * cap if cap else s, fill))
+        if keep:
+            p = jnp.where(jax.random.bernoulli(jax.random.fold_in(jax.random.key(1), x), keep, p.shape), p / keep, 0)
+        return jnp.einsum("bhts,bshd->bthd", p, v)
+    return f
+
+
+LAYER_MASKS = {
+    "causal": masked(lambda i, j, x: i >= j), "infinite": masked(lambda i, j, x: i >= j, -jnp.inf), "least": masked(lambda i, j, x: i >= j, jnp.finfo(f32).min),
+    "capped": masked(lambda i, j, x: i >= j, cap=10), "window": masked(lambda i, j, x: (i >= j) & (i - j < 20)), "chunks": masked(lambda i, j, x: (i >= j) & (i // 16 == j // 16)),
+    "one local, one global": masked(lambda i, j, x: (i >= j) & ((x % 2 == 0) | (i - j < 20))), "window of the layer": masked(lambda i, j, x: (i >= j) & (i - j < jnp.where(x % 2 == 0, 20, 4096))),
+    "chosen": masked(lambda i, j, x: jnp.where(x % 2 == 0, (i >= j) & (i - j < 20), i >= j)), "dropout": masked(lambda i, j, x: i >= j, keep=0.9),
+    "jax_nn": lambda q, k, v, x: dpa(q, k, v, mask=(rows_and_keys(q.shape[1])[0] >= rows_and_keys(q.shape[1])[1])[None, None]),
+    "jax_nn local": lambda q, k, v, x: dpa(q, k, v, is_causal=True, local_window_size=(20, 0)),
+}
+
+
+@pytest.mark.parametrize("name", LAYER_MASKS)
+def test_layers_keep_no_matrix_of_queries_by_keys(name):
+    """Neither scores nor masks, which cross from a loop over layers to the one that goes back over it: no such matrix, of one byte each, in the memory that it takes."""
+    def loss(q, k, v):
+        return (lax.scan(lambda c, x: (LAYER_MASKS[name](c, k, v, x), None), q, jnp.arange(4, dtype=jnp.int32))[0] ** 2).sum()
+    g, t = jax.grad(loss, (0, 1, 2)), 4096
+    x = [normal(1, 96, 2, 32, seed=i) for i in range(3)]
+    compare(jax.jit(g)(*x), on_cpu(g, *x), 1e-4)
+    assert jax.jit(g).lower(*[jax.ShapeDtypeStruct((1, t, 2, 32), f32)] * 3).compile().memory_analysis().temp_size_in_bytes < t * t
+
+
 def test_memory_without_bf16_products():
     """The same where kernels multiply f32, whatever the operands are."""
     code = f"import sys; sys.path.insert(0, {os.path.dirname(__file__)!r}); import conftest, test_attention as t; [t.test_memory('grouped', t.bf16, n) for n in (16384, 65536)]"
