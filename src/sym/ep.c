@@ -383,7 +383,7 @@ static inline struct err *take(struct sym_ep *ep, int pe, uint32_t site, enum sy
 	struct sym_line *l = chan_take(c);
 
 	if (__builtin_expect(l->what != want, 0))
-		return ep_diverged(ep, pe, site, l);
+		return ep_other_line(ep, pe, site, l);
 	if (l->n & IN_PIECES)
 		return pieces_read(ep, pe, site, slot, l, l->n & ~IN_PIECES, chan_tick(c, c->rx), out);
 	out->off = l->w[0];

@@ -18,6 +18,8 @@ struct err *ep_stranger(const struct sym_ep *ep, int pe);                       
 struct err *ep_halted(const struct sym_ep *ep);                                                  /* is this PE not to wait any more, for whomever? */
 struct err *ep_diverged(struct sym_ep *ep, int pe, uint32_t site, const struct sym_line *l);     /* the peer is elsewhere: at l, or at the end */
 struct err *ep_other_size(struct sym_ep *ep, int pe, uint32_t site, size_t its, size_t n);       /* it gives other bytes where all give the same */
+/* The peer's next line is of another site: it has diverged; or a death has ended the launch for it, and what was to come before is missing. */
+struct err *ep_other_line(struct sym_ep *ep, int pe, uint32_t site, const struct sym_line *l);
 struct err *ep_absent(struct sym_ep *ep, int pe, uint32_t site);                                 /* it has left the launch and will do no more of it */
 extern const struct sym_waits ep_waits;                                                          /* for a peer */
 

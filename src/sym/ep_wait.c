@@ -3,7 +3,7 @@
 
 #include "ep.h"
 
-enum { APART_S = 2, ALONE_S = 1 };
+enum { APART_S = 2, ALONE_S = 1, AFTER_S = 1 };
 
 /* name: of the program, if it is known. */
 static void where(struct sym_ep *ep, struct str *s, uint32_t prog, uint32_t site, const char *name)
@@ -88,18 +88,26 @@ static struct err *late(struct sym_ep *ep, int peer, uint32_t site, double waite
 	return e;
 }
 
-static const char *end_of(struct sym_world *w, int proc) { return atomic_load(&w->process[proc].life) == SYM_DEAD ? "has died" : "has left the job"; }
+/* "process P (pid N) has died", and of which death that may be a consequence. */
+static void add_end(struct str *s, const struct sym_world *w, int proc)
+{
+	int first = atomic_load(&w->died) - 1;
+
+	str_addf(s, "process %d (pid %d) %s", proc, w->process[proc].pid, atomic_load(&w->process[proc].life) == SYM_DEAD ? "has died" : "has left the job");
+	if (first >= 0 && first != proc)
+		str_addf(s, " after process %d (pid %d) had died", first, w->process[first].pid);
+}
 
 /* The peer's process is no more: dead, or gone in order. */
 static struct err *peer_gone(struct sym_ep *ep, int peer, uint32_t site)
 {
 	struct sym_world *w = ep->world;
-	int proc = w->peer[peer].proc;
-	struct sym_process *p = &w->process[proc];
-	struct str mine = { 0 };
+	struct str end = { 0 }, mine = { 0 };
 
+	add_end(&end, w, w->peer[peer].proc);
 	where(ep, &mine, ep->l.prog, site, ep->l.name);
-	struct err *e = ERR(UNAVAILABLE, "process %d (pid %d) %s: device %d waited for its device %d at %s", proc, p->pid, end_of(w, proc), ep->pe, peer, mine.p);
+	struct err *e = ERR(UNAVAILABLE, "%s: device %d waited for its device %d at %s", end.p, ep->pe, peer, mine.p);
+	str_free(&end);
 	str_free(&mine);
 	return e;
 }
@@ -183,6 +191,29 @@ struct err *ep_diverged(struct sym_ep *ep, int pe, uint32_t site, const struct s
 	return e;
 }
 
+/* The launch's peer whose process has died; -1: none has. */
+static int dead_peer(const struct sym_ep *ep)
+{
+	const struct sym_world *w = ep->world;
+
+	for (int i = 0; i < ep->l.npeer && atomic_load_explicit(&w->gone, memory_order_acquire) > 0; i++)
+		if (atomic_load(&w->process[w->peer[ep->l.peer[i]].proc].life) == SYM_DEAD)
+			return ep->l.peer[i];
+	return -1;
+}
+
+struct err *ep_other_line(struct sym_ep *ep, int pe, uint32_t site, const struct sym_line *l)
+{
+	const struct sym_line its = *l;
+	double until = clock_s() + AFTER_S;
+	struct err *e = NULL;
+	int dead;
+
+	WAIT(e, (dead = dead_peer(ep)) >= 0 || clock_s() > until, pe, site);
+	TRY(e);
+	return dead >= 0 ? peer_gone(ep, dead, site) : ep_diverged(ep, pe, site, &its);
+}
+
 struct err *ep_other_size(struct sym_ep *ep, int pe, uint32_t site, size_t its, size_t n)
 {
 	struct str mine = { 0 };
@@ -234,7 +265,13 @@ struct err *sym_lost(struct sym_ep *ep)
 		struct err *e = ep_halted(ep);
 		return e ? e : ERR(ABORTED, "launch aborted");
 	}
-	return proc < 0 ? NULL : ERR(UNAVAILABLE, "process %d (pid %d) %s: device %d did not get all data from it", proc, ep->world->process[proc].pid, end_of(ep->world, proc), ep->pe);
+	if (proc < 0)
+		return NULL;
+	struct str end = { 0 };
+	add_end(&end, ep->world, proc);
+	struct err *e = ERR(UNAVAILABLE, "%s: device %d did not get all data from it", end.p, ep->pe);
+	str_free(&end);
+	return e;
 }
 
 void sym_away(struct sym_ep *ep, bool (*away)(void *user), void *user)

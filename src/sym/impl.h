@@ -212,6 +212,7 @@ struct sym_world {
 	int nproc, proc;
 	struct sym_process *process;      /* nproc */
 	_Atomic int gone;                 /* processes that are not SYM_HERE; or -1: waits are cancelled */
+	_Atomic int died;                 /* 1 + the process that was seen to die before all others; 0: none was */
 	bool shared;                      /* other processes of this host wait for words of ours, and we for theirs */
 	const struct sym_transport *tr;   /* to those that loads and stores do not reach; NULL if they reach all */
 	const struct sym_transport *net;  /* to those that are not mapped; NULL if all are */

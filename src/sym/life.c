@@ -37,6 +37,9 @@ void sym_gone(struct sym_world *w, int proc, enum sym_life how)
 
 	if (!atomic_compare_exchange_strong(&p->life, &here, how))
 		return;
+	int none = 0;
+	if (how == SYM_DEAD)
+		atomic_compare_exchange_strong(&w->died, &none, proc + 1);
 	pthread_mutex_lock(&j->lock);
 	int pid = p->pid;
 	pthread_mutex_unlock(&j->lock);

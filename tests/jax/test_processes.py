@@ -192,6 +192,16 @@ def test_bytes_of_heads_into_a_host(three_hosts, devices, tmp_path):
 
 @pytest.mark.only_rondo("jaxlib's own clients do otherwise")
 @pytest.mark.many
+@pytest.mark.parametrize("victim", [0, 2, 3])
+def test_death_where_blocks_are_sent(victim, tmp_path):
+    """Whom it reaches by way of others, whose next message is not the one that was to come, hears of the death, too, and of no divergence."""
+    for i, (code, text, err) in enumerate(run(4, 1, "faults", "blocks", victim, tmp_path / "moment", RONDO_TRANSPORT="tcp")):
+        m = re.search(r"after [\d.]+ s: JaxRuntimeError: (UNAVAILABLE|ABORTED): (.*)", text)
+        assert i == victim or (m and f"process {victim} (pid " in m[2]), text + err
+
+
+@pytest.mark.only_rondo("jaxlib's own clients do otherwise")
+@pytest.mark.many
 @pytest.mark.parametrize("what, victim", [("permute", 1), ("sum", 0), ("compile", 2), ("between", 1)])
 def test_death(what, victim, tmp_path):
     """Every survivor hears who has died, in which program and line, before a silence would tell, and ends in order."""

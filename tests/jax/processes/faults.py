@@ -77,6 +77,17 @@ try:
     if what == "permute":
         soon(die)
         sharded(permutes)(x).block_until_ready()
+    elif what == "blocks":            # of an attention go round, several at a time, launch after launch
+        seq = NamedSharding(mesh(), P(None, "x"))
+        def blocks(q, k, v):
+            loss = lambda *a: (jax.nn.dot_product_attention(*a, is_causal=True) ** 2).sum()
+            return [a - 0.01 * b for a, b in zip((q, k, v), jax.grad(loss, (0, 1, 2))(q, k, v))]
+        g, part = jax.jit(blocks), np.ones((1, 4096, 4, 64), np.float32)
+        a = [jax.make_array_from_callback(part.shape, seq, lambda at: part[at]) for _ in range(3)]
+        a = jax.block_until_ready(g(*a))
+        soon(die)
+        while True:
+            a = jax.block_until_ready(g(*g(*g(*a))))
     elif what == "unread":            # nobody asks for the result
         soon(die)
         y = sharded(permutes)(x)
@@ -148,7 +159,7 @@ try:
             jax.jit(lambda a: total(a))(x).block_until_ready()
     print("nothing happened", flush=True)
 except Exception as e:  # noqa: BLE001
-    if what in ("permute", "sum", "compile"):
+    if what in ("permute", "sum", "compile", "blocks"):
         with open(file) as t:
             began = float(t.read())
     print(f"after {time.time() - began if what not in ('swapped', 'leave', 'viewed', 'diverged', 'pairs', 'order', 'order_pairs', 'sides', 'constant', 'decided') else 0:.3f} s: {type(e).__name__}: {e}", flush=True)
