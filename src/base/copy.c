@@ -25,18 +25,19 @@ static _Thread_local struct pace {
 	float takes[WAYS];       /* seconds a byte, at best */
 } paces[COPY_USES][SIZES];
 
-void copy_rows_past(char *to, int64_t by_to, const char *from, int64_t by_from, int64_t n, size_t row)
-{
-	enum { AHEAD = 8, NEAR = 4 * LINE };     /* rows that are fetched ahead where they are so far apart that no core does it by itself, or fetches all between */
-	const bool apart = by_from >= NEAR && by_from > (int64_t)row && row <= NEAR;
-
-	for (; n > 0; n--, to += by_to, from += by_from)
 #if defined __x86_64__
-	{
+static inline __attribute__((always_inline)) void rows_past(char *to, int64_t by_to, const char *from, int64_t by_from, int64_t n, size_t row)
+{
+	/* Rows so far apart that no core fetches the next one by itself, or all between, are fetched ahead: some rows, of long ones the beginning. */
+	enum { ROWS = 32, AHEAD = 4 << 10, NEAR = 4 * LINE };
+	const size_t least = row > AHEAD ? row - AHEAD : 0, first = by_from >= NEAR && by_from > (int64_t)row ? least : row;
+	const int64_t ahead = row ? by_from * MIN(MAX((int64_t)(AHEAD / row), 1), ROWS) - (int64_t)least : 0;
+
+	for (; n > 0; n--, to += by_to, from += by_from) {
 		size_t o = 0;
-		for (; apart && o < row; o += LINE)
-			__builtin_prefetch(from + AHEAD * by_from + o);
-		for (o = 0; o + LINE <= row; o += LINE) {
+		for (; o + LINE <= row; o += LINE) {
+			if (o >= first)
+				__builtin_prefetch(from + ahead + o);
 			const __m128i *x = (const __m128i *)(const void *)(from + o);
 			__m128i *y = (__m128i *)(void *)(to + o), a = _mm_loadu_si128(x), b = _mm_loadu_si128(x + 1), c = _mm_loadu_si128(x + 2), d = _mm_loadu_si128(x + 3);
 			_mm_stream_si128(y, a);
@@ -44,10 +45,26 @@ void copy_rows_past(char *to, int64_t by_to, const char *from, int64_t by_from, 
 			_mm_stream_si128(y + 2, c);
 			_mm_stream_si128(y + 3, d);
 		}
+		if (o < row && o >= first)
+			__builtin_prefetch(from + ahead + o);
 		for (; o < row; o += 16)
 			_mm_stream_si128((__m128i *)(void *)(to + o), _mm_loadu_si128((const __m128i *)(const void *)(from + o)));
 	}
+}
+#endif
+
+void copy_rows_past(char *to, int64_t by_to, const char *from, int64_t by_from, int64_t n, size_t row)
+{
+#if defined __x86_64__
+	switch (row) {                            /* short ones of a size that the compiler knows */
+	case 16: rows_past(to, by_to, from, by_from, n, 16); break;
+	case 32: rows_past(to, by_to, from, by_from, n, 32); break;
+	case 64: rows_past(to, by_to, from, by_from, n, 64); break;
+	case 128: rows_past(to, by_to, from, by_from, n, 128); break;
+	default: rows_past(to, by_to, from, by_from, n, row); break;
+	}
 #else
+	for (; n > 0; n--, to += by_to, from += by_from)
 		memcpy(to, from, row);
 #endif
 }

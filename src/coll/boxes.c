@@ -10,8 +10,8 @@
 
 /* Boxes that are copied together; bytes of one before the next one's turn, and if it is in pieces shorter than a page; a result of so many bytes is
  * in no core's cache when it is read: what fills its lines goes past the caches, and no line is read to be written; turns that are fetched ahead while others are
- * woven; a core that reads a shorter piece fetches what lies beside it, too. */
-enum { TOGETHER = 32, LINE = 64, PAGE = 4 << 10, SLAB = 32 << 10, LITTLE = 1 << 10, WEAVE = 4 << 10, LARGE = 4 << 20, AHEAD = 2, FETCHED = 256 };
+ * woven; a core that reads a shorter piece fetches what lies beside it, too; shorter pieces that are written take longer. */
+enum { TOGETHER = 32, LINE = 64, PAGE = 4 << 10, SLAB = 32 << 10, LITTLE = 1 << 10, WEAVE = 4 << 10, LARGE = 4 << 20, AHEAD = 2, FETCHED = 256, PUT = 128 };
 
 /* Rows that are copied: loops around them, outermost first, and how far they have come.  woven: with the rows of so many boxes, itself the first, it
  * makes up longer ones. */
@@ -66,15 +66,16 @@ static int64_t piece(const struct box *b, const int64_t *by)
 	return n;
 }
 
-/* b is copied into a result of so many bytes, and is in pieces of so many bytes in what it has in common with others. */
-static void box_tune(struct box *b, int64_t bytes, int64_t in)
+/* b goes into a result of so many bytes, with others of the same operand, if it is given, or else of the same result: where lines or pages of that are
+ * read or filled by several boxes, they take short turns. */
+static void box_tune(struct box *b, int64_t bytes, bool give)
 {
 	int64_t whole = piece(b, b->by_to);
 	uintptr_t at = (uintptr_t)b->to | (uintptr_t)whole;
 	for (int d = 0; d < b->n; d++)
 		at |= b->by_to[d] < whole ? 0 : (uintptr_t)b->by_to[d];
 	b->past = bytes >= LARGE && at % LINE == 0 && b->row % 16 == 0;
-	b->slab = in < PAGE ? LITTLE : SLAB;
+	b->slab = (give || !b->past) && piece(b, give ? b->by_from : b->by_to) < PAGE ? LITTLE : SLAB;
 }
 
 /* n rows of a size that the compiler knows are moved without a call for each. */
@@ -104,14 +105,17 @@ static void rows(char *to, int64_t by_to, const char *from, int64_t by_from, int
 static void weave(const struct box *b, int64_t by_from, int64_t n)
 {
 	_Alignas(LINE) char line[WEAVE];
-	int64_t all = b->woven * b->row, most = WEAVE / all, next = b->n > 1 && by_from == b->row ? b->by_from[b->n - 2] : 0;
+	int64_t all = b->woven * b->row, most = WEAVE / all, last = b->n - 1, ahead = 0;
+
+	if (by_from == b->row)                    /* where the next turns read, or the same turn of the next rows but one */
+		ahead = AHEAD * (last && b->by_from[last - 1] != by_from * b->len[last] ? b->by_from[last - 1] : MIN(n, most) * by_from);
 
 	for (int64_t o = 0; o < n; o += most) {
 		int64_t some = MIN(most, n - o);
 		for (int i = 0; i < b->woven; i++) {
 			const char *from = b[i].start + (b->from - b->start) + o * by_from;
-			for (int64_t p = 0; next && p < some * b->row; p += LINE)
-				__builtin_prefetch(from + AHEAD * next + p);
+			for (int64_t p = 0; ahead && p < some * b->row; p += LINE)
+				__builtin_prefetch(from + ahead + p);
 			rows(line + i * b->row, all, from, by_from, some, b->row);
 		}
 		copy_rows_past(b->to + o * all, 0, line, 0, 1, (size_t)(some * all));
@@ -179,9 +183,10 @@ static void boxes_weave(struct box *b, int n, int64_t bytes)
 		uintptr_t at = (uintptr_t)x->to;
 		for (int d = 0; d < x->n; d++)
 			at |= (uintptr_t)x->by_to[d];
-		if (k == 1 || !x->n || x->past || all > WEAVE || x->by_to[x->n - 1] != all || at % LINE)
+		if (k == 1 || !x->n || all > WEAVE || x->by_to[x->n - 1] != all || at % LINE)
 			continue;
 		x->woven = k;
+		x->slab = WEAVE / k;
 		for (int j = 0; j < k; j++) {
 			x[j].start = x[j].from;
 			x[j].left = j ? 0 : x[j].left;
@@ -246,9 +251,9 @@ static bool shorter_pieces(const struct prog_coll *c)
 		if (!b.left)
 			continue;
 		read += n * FETCHED / (double)MIN(piece(&b, b.by_from), FETCHED);
-		written += n * LINE / (double)MIN(piece(&b, b.by_to), LINE) * (piece(&b, b.by_to) < LINE ? 4 : 1);
+		written += n * PUT / (double)MIN(piece(&b, b.by_to), PUT) * (piece(&b, b.by_to) < LINE ? 4 : 1);
 	}
-	return written < read;
+	return written <= read;
 }
 
 /* Operands lie where all can read them, results perhaps where all can write them. */
@@ -276,7 +281,7 @@ static struct err *boxes_near(const struct call *q, const struct coll_cx *cx, co
 		const char *from = r[1] == cx->pos ? x : sym_at(q->ep, q->pe[k], at[k], (size_t)c->inner, NULL);
 		char *into = r[0] == cx->pos ? y : (char *)(uintptr_t)sym_at(q->ep, q->pe[k], to[k], (size_t)c->inner2, NULL);
 		box_init(&b[n], c, r, into, false, from, false);
-		box_tune(&b[n], c->inner2, piece(&b[n], give ? b[n].by_from : b[n].by_to));
+		box_tune(&b[n], c->inner2, give);
 		if (++n == TOGETHER) {
 			boxes_copy(b, n, c->inner2);
 			n = 0;
@@ -305,7 +310,7 @@ struct err *move_rows(const struct call *q, const struct blocks *b)
 		const char *from = j == q->me ? b->x : sym_at(q->ep, q->pe[j], at[j], (size_t)b->nx, NULL);
 		x[n] = (struct box){ .to = b->y + j * b->place, .from = from + q->me * b->send, .row = row, .left = b->n / row, .woven = 1, .n = 1, .len = { b->n / row },
 		                     .by_to = { b->to.inner > row ? row : b->to.step }, .by_from = { b->from.inner > row ? row : b->from.step } };
-		box_tune(&x[n], b->ny, piece(&x[n], x[n].by_to));
+		box_tune(&x[n], b->ny, false);
 		if (++n == TOGETHER) {
 			boxes_copy(x, n, b->ny);
 			n = 0;
