@@ -663,23 +663,48 @@ static int nearer(const struct part *p, const int64_t *lent, int dev, int a, int
 
 int64_t part_worth(const struct part *p) { return p->least ? p->least : 64 << 10; }
 
-ir_val part_boxes(struct part *p, struct ir_b *b, ir_val v, ir_shard from, const int64_t *dim, int npiece, const struct piece *piece, const int64_t *of, ir_shard to, int64_t less)
+static bool same_order(const struct ir_module *m, uint32_t x, uint32_t y)
+{
+	const struct ir_mesh *a = &m->mesh.p[x], *b = &m->mesh.p[y];
+	bool same = x == y || (a->naxis == b->naxis && a->ndev == b->ndev && !a->id == !b->id);
+	for (int i = 0; x != y && same && i < a->naxis; i++)
+		same = a->axis[i].size == b->axis[i].size;
+	return same && (x == y || !a->id || !memcmp(a->id, b->id, sizeof *a->id * (size_t)a->ndev));
+}
+
+/* h with dimension d cut by l as well. */
+static ir_shard finer(struct part *p, ir_shard h, int rank, int d, struct axes l)
+{
+	struct ir_shard_info s = p->m->shard.p[h];
+	struct ir_dim_shard *dim = ARENA_NEW(&p->a, struct ir_dim_shard, rank + 1);
+	memcpy(dim, s.dim, sizeof *dim * (size_t)rank);
+	struct axes all = axes_join(&p->a, (struct axes){ dim[d].naxis, dim[d].axis }, l);
+	dim[d].naxis = all.n;
+	dim[d].axis = (struct ir_axis_ref *)all.p;
+	s.dim = dim;
+	return ir_shard_add(p->m, &s);
+}
+
+/* The boxes that a result is put together from (ops.def); elements that a device gets from others, at most, and all get from other hosts. */
+struct boxes { ARR(int64_t) w; int64_t most, far, out[IR_MAX_RANK]; };
+
+/* False: a part does not divide, or there are too many boxes to be written into the program.  x->w is to be freed all the same. */
+static bool boxes_of(struct part *p, const struct ir_type_info *t, ir_shard from, const int64_t *dim, int npiece, const struct piece *piece, const int64_t *of, ir_shard to, struct boxes *x)
 {
 	enum { DEVICES = 256, BOXES = 4096 };
-	const struct ir_type_info *t = ir_vtype(p->m, b->fn, v);
-	enum dtype dt = t->dtype;
+	const int32_t *host = p->plan->host;
 	int n = p->ndev, rank = t->rank, row = 2 + 3 * rank;
-	int64_t out[IR_MAX_RANK], size[IR_MAX_RANK], most = 0;
+	int64_t size[IR_MAX_RANK];
+	*x = (struct boxes){0};
 	if (n > DEVICES)
-		return 0;
+		return false;
 	for (int d = 0; d < rank; d++) {
-		out[d] = of[d] / ir_shard_parts(p->m, to, d);
+		x->out[d] = of[d] / ir_shard_parts(p->m, to, d);
 		if (of[d] % ir_shard_parts(p->m, to, d))
-			return 0;
+			return false;
 	}
 	int64_t *have = ARENA_NEW(&p->a, int64_t, n * (rank + 1)), *want = ARENA_NEW(&p->a, int64_t, n * (rank + 1)), *own = ARENA_NEW(&p->a, int64_t, n);
 	int64_t *lent = ARENA_NEW(&p->a, int64_t, n), *in = arena_copy(&p->a, t->dim, sizeof *t->dim * (size_t)rank);
-	ARR(int64_t) w = {0};
 	bool fits = true;
 	for (int dev = 0; dev < n; dev++) {
 		own[dev] = p->apart.n ? mesh_index(&p->m->mesh.p[p->apart_of], dev, p->apart) : 0;
@@ -696,7 +721,7 @@ ir_val part_boxes(struct part *p, struct ir_b *b, ir_val v, ir_shard from, const
 			for (int d = 0; d < rank; d++) {         /* in the result */
 				int64_t at = have[k * rank + d] + r[d].first - r[d].from;
 				lo[d] = MAX(MAX(at, r[d].first), want[dev * rank + d]);
-				hi[d] = MIN(MIN(at + in[d], r[d].first + r[d].n), want[dev * rank + d] + out[d]);
+				hi[d] = MIN(MIN(at + in[d], r[d].first + r[d].n), want[dev * rank + d] + x->out[d]);
 				first &= lo[d] < hi[d];
 				count *= hi[d] - lo[d];
 			}
@@ -708,60 +733,110 @@ ir_val part_boxes(struct part *p, struct ir_b *b, ir_val v, ir_shard from, const
 			}
 			if (!first)
 				continue;
-			fits = w.n / (size_t)row < BOXES;
+			fits = x->w.n / (size_t)row < BOXES;
 			lent[by] += by != dev ? count : 0;
 			lacks += by != dev ? count : 0;
-			arr_push(&w, dev);
-			arr_push(&w, by);
+			x->far += host && host[by] != host[dev] ? count : 0;
+			arr_push(&x->w, dev);
+			arr_push(&x->w, by);
 			for (int d = 0; d < rank; d++)
-				arr_push(&w, lo[d] - r[d].first + r[d].from - have[k * rank + d]);
+				arr_push(&x->w, lo[d] - r[d].first + r[d].from - have[k * rank + d]);
 			for (int d = 0; d < rank; d++)
-				arr_push(&w, lo[d] - want[dev * rank + d]);
+				arr_push(&x->w, lo[d] - want[dev * rank + d]);
 			for (int d = 0; d < rank; d++)
-				arr_push(&w, hi[d] - lo[d]);
+				arr_push(&x->w, hi[d] - lo[d]);
 		}
-		most = MAX(most, lacks);
+		x->most = MAX(x->most, lacks);
 	}
-	ir_val r = 0;
-	if (fits && most && most * dtype_info[dt].bytes < less) {
-		int64_t *attr = ARENA_NEW(&p->a, int64_t, w.n + 2);
-		attr[0] = (int64_t)w.n;
-		memcpy(attr + 1, w.p, sizeof *w.p * w.n);
-		attr[1 + w.n] = linked(p, w.p, (int64_t)w.n, row);
-		ir_type type = ir_tensor(p->m, dt, rank, out);
-		r = ir_emit_raw(b, IR_redistribute, 1, &v, 1, &type, attr, (uint32_t)w.n + 2);
-	}
-	arr_free(&w);
+	return fits;
+}
+
+static ir_val put_together(struct part *p, struct ir_b *b, ir_val v, const struct boxes *x)
+{
+	const struct ir_type_info *t = ir_vtype(p->m, b->fn, v);
+	int64_t *attr = ARENA_NEW(&p->a, int64_t, x->w.n + 2);
+	attr[0] = (int64_t)x->w.n;
+	memcpy(attr + 1, x->w.p, sizeof *x->w.p * x->w.n);
+	attr[1 + x->w.n] = linked(p, x->w.p, (int64_t)x->w.n, 2 + 3 * t->rank);
+	ir_type type = ir_tensor(p->m, t->dtype, t->rank, x->out);
+	return ir_emit_raw(b, IR_redistribute, 1, &v, 1, &type, attr, (uint32_t)x->w.n + 2);
+}
+
+ir_val part_boxes(struct part *p, struct ir_b *b, ir_val v, ir_shard from, const int64_t *dim, int npiece, const struct piece *piece, const int64_t *of, ir_shard to, int64_t less)
+{
+	const struct ir_type_info *t = ir_vtype(p->m, b->fn, v);
+	struct boxes x;
+	bool some = boxes_of(p, t, from, dim, npiece, piece, of, to, &x) && x.most && x.most * dtype_info[t->dtype].bytes < less;
+	ir_val r = some ? put_together(p, b, v, &x) : 0;
+	arr_free(&x.w);
 	return r;
 }
 
-/* What is long enough goes in one step, where the steps below would write it several times, or in short rows.  0: it is not worth it, nothing
- * moves, or there are too many boxes to be written into the program. */
+/* The parts of axes along which devices of one host hold copies of what lies as h; no computation around is along them. */
+static struct axes copies_of_host(struct part *p, ir_shard h, uint32_t mesh, int rank)
+{
+	const struct ir_mesh *m = &p->m->mesh.p[mesh];
+	struct axes l = {0}, used = p->apart;
+	if (!p->plan->host || (used.n && !same_order(p->m, mesh, p->apart_of)))
+		return l;
+	for (int d = 0; d < rank; d++)
+		used = axes_join(&p->a, used, part_axes(p, h, d));
+	for (int a = 0; a < m->naxis; a++)
+		for (int64_t pre = 1, all = m->axis[a].size; pre < all; pre++)
+			for (int64_t size = all / pre; size > 1; size--) {
+				struct axes one = { 1, arena_copy(&p->a, &(struct ir_axis_ref){ (uint16_t)a, pre, size }, sizeof *one.p) }, with = axes_join(&p->a, l, one);
+				bool fits = all % (pre * size) == 0;
+				for (int i = 0; i < used.n && fits; i++)
+					fits = !ir_axes_overlap(*one.p, used.p[i]);
+				if (!fits || part_spread(p, mesh, with).hosts > 1)
+					continue;
+				l = with;
+				used = axes_join(&p->a, used, one);
+			}
+	return l;
+}
+
+/* What is long enough goes in one step, where the steps below would write it several times, or in short rows.  Of what several devices of a host
+ * want of others, each gets a part, which they gather.  0: it is not worth it, nothing moves, or there are too many boxes to be written into the
+ * program. */
 static ir_val redistributed(struct part *p, struct ir_b *b, ir_val v, ir_shard from, ir_shard to, int rank)
 {
 	const struct ir_type_info *t = ir_vtype(p->m, b->fn, v);
+	const uint32_t mesh = p->m->shard.p[to ? to : from].mesh;
 	int64_t dim[IR_MAX_RANK], bytes = dtype_info[t->dtype].bytes;
 	if (gathers_one(p, from, to, rank))
 		return 0;
 	struct run *all = ARENA_NEW(&p->a, struct run, rank + 1);
+	struct ir_dim_shard *cut = ARENA_NEW(&p->a, struct ir_dim_shard, rank + 1);
 	for (int d = 0; d < rank; d++) {
 		dim[d] = t->dim[d] * ir_shard_parts(p->m, from, d);
 		bytes *= dim[d] / ir_shard_parts(p->m, to, d);
 		all[d] = (struct run){ 0, dim[d], 1, 0, 1 };
+		cut[d] = (struct ir_dim_shard){ .naxis = part_axes(p, to, d).n, .axis = (struct ir_axis_ref *)part_axes(p, to, d).p };
 	}
-	return bytes < part_worth(p) ? 0 : part_boxes(p, b, v, from, dim, 1, &(struct piece){ 0, all }, dim, to, INT64_MAX);
+	if (bytes < part_worth(p))
+		return 0;
+	const struct piece whole = { 0, all };
+	struct boxes x, y = {0};
+	ir_val r = 0;
+	bool fits = boxes_of(p, t, from, dim, 1, &whole, dim, to, &x) && x.most;
+	struct axes l = fits && x.far ? copies_of_host(p, to, mesh, rank) : (struct axes){0};
+	int e = 0;
+	while (e < rank && x.out[e] % axes_size(l))
+		e++;
+	if (l.n && e < rank) {
+		ir_shard h = finer(p, ir_shard_add(p->m, &(struct ir_shard_info){ .mesh = mesh, .rank = rank, .dim = cut }), rank, e, l);
+		if (boxes_of(p, t, from, dim, 1, &whole, dim, h, &y) && y.far < x.far)
+			r = gather(p, b, put_together(p, b, v, &y), mesh, l, e);
+	}
+	if (fits && !r)
+		r = put_together(p, b, v, &x);
+	arr_free(&x.w);
+	arr_free(&y.w);
+	return r;
 }
 
 /* --- any two shardings -------------------------------------------------------------------------- */
-
-static bool same_order(const struct ir_module *m, uint32_t x, uint32_t y)
-{
-	const struct ir_mesh *a = &m->mesh.p[x], *b = &m->mesh.p[y];
-	bool same = x == y || (a->naxis == b->naxis && a->ndev == b->ndev && !a->id == !b->id);
-	for (int i = 0; x != y && same && i < a->naxis; i++)
-		same = a->axis[i].size == b->axis[i].size;
-	return same && (x == y || !a->id || !memcmp(a->id, b->id, sizeof *a->id * (size_t)a->ndev));
-}
 
 /* v, cut along d by l, as parts of a sum over l: each device has its own block and zeros around it. */
 static ir_val embed(struct part *p, struct ir_b *b, ir_val v, uint32_t mesh, struct axes l, int d)
@@ -818,19 +893,6 @@ static ir_val embedded(struct part *p, struct ir_b *b, ir_val v, ir_shard *from,
 		*from = ir_shard_replicated(p->m, h) ? 0 : h;
 	}
 	return v;
-}
-
-/* h with dimension d cut by l as well. */
-static ir_shard finer(struct part *p, ir_shard h, int rank, int d, struct axes l)
-{
-	struct ir_shard_info s = p->m->shard.p[h];
-	struct ir_dim_shard *dim = ARENA_NEW(&p->a, struct ir_dim_shard, rank + 1);
-	memcpy(dim, s.dim, sizeof *dim * (size_t)rank);
-	struct axes all = axes_join(&p->a, (struct axes){ dim[d].naxis, dim[d].axis }, l);
-	dim[d].naxis = all.n;
-	dim[d].axis = (struct ir_axis_ref *)all.p;
-	s.dim = dim;
-	return ir_shard_add(p->m, &s);
 }
 
 /* The axes of sum that dimension d of what lies as `from` is cut by while the sum is made, because `to` is. */

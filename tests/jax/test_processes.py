@@ -184,6 +184,12 @@ def test_bytes_of_attention_into_a_host(hosts, tmp_path):
 
 
 @pytest.mark.only_rondo("jaxlib's own clients do otherwise")
+def test_bytes_of_reshards_into_a_host(hosts):
+    for code, out, err in run(2, 2, "reshards", hosts=hosts, RONDO_NET="tcp"):
+        assert code == 0 and "passed bytes_of_reshards" in out and "failed" not in out, out + err
+
+
+@pytest.mark.only_rondo("jaxlib's own clients do otherwise")
 @pytest.mark.parametrize("devices", [1, 2])
 def test_bytes_of_heads_into_a_host(three_hosts, devices, tmp_path):
     for code, out, err in run(3, devices, "attention", 0, 0, tmp_path, hosts=three_hosts, FAR="1", RONDO_RING="heads", RONDO_NET="tcp"):

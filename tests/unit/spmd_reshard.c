@@ -285,17 +285,67 @@ static void promises(const struct ir_module *m, const struct mesh_case *c, const
 	}
 }
 
-/* least: bytes from which parts go in one step. */
-static void pairs_from(int64_t least)
+/* What goes in one step brings into each host, of so many devices, what it lacks, once, where all have as many copies and these divide a part. */
+static void once_between_hosts(const struct ir_module *m, const struct mesh_case *c, const struct ir_fn *fn, size_t first, ir_shard from, ir_shard to, int by)
+{
+	int64_t got = 0, lacks = 0, copies[DEVICES] = {0};
+	bool divides = false, even = true;
+	int n = 0, row = 2 + 3 * c->rank;
+	const int64_t *w = NULL;
+	for (size_t i = first; i < fn->op.n && !w; i++)
+		w = fn->op.p[i].kind == IR_redistribute ? ir_attrs(fn, &fn->op.p[i], AT_boxes, &n) : NULL;
+	for (int i = 0; i < n; i += row) {
+		int64_t size = w[i] / by != w[i + 1] / by;
+		for (int d = 0; d < c->rank; d++)
+			size *= w[i + 2 + 2 * c->rank + d];
+		got += size;
+	}
+	for (int host = 0; host < c->ndev / by && w; host++) {
+		int32_t first_of[DEVICES];
+		char has[512] = {0};             /* of each element, whether a device of the host holds it, then whether one wants it */
+		for (int turn = 0; turn < 2; turn++)
+			for (int d = host * by; d < (host + 1) * by; d++) {
+				int64_t size = local(m, c, turn ? to : from);
+				int32_t *p = box(m, c, turn ? to : from, d);
+				first_of[d] = *p;
+				for (int64_t i = 0; i < size; i++) {
+					lacks += turn && !has[p[i]];
+					has[p[i]] = 1;
+				}
+				free(p);
+			}
+		for (int d = host * by; d < (host + 1) * by; d++)
+			for (int k = host * by; k < (host + 1) * by; k++)
+				copies[d] += first_of[d] == first_of[k];
+	}
+	for (int d = 0; d < c->ndev; d++)
+		even &= copies[d] == copies[0];
+	for (int d = 0; d < c->rank && w; d++)
+		divides |= c->dim[d] / ir_shard_parts(m, to, d) % copies[0] == 0;
+	if (even && divides && got != lacks) {
+		struct str s = {0};
+		ir_print_shard(&s, m, from);
+		str_addf(&s, " to ");
+		ir_print_shard(&s, m, to);
+		fail_msg("%s of %s, hosts of %d: %ld elements come into hosts that lack %ld", s.p, c->text, by, (long)got, (long)lacks);
+	}
+}
+
+/* least: bytes from which parts go in one step; by: devices of a host, 0: all. */
+static void pairs_from(int64_t least, int by)
 {
 	for (size_t q = 0; q < NELEM(meshes); q++) {
 		const struct mesh_case *c = &meshes[q];
 		struct ir_module *m = module(c);
+		const bool regular = by && c->ndev % by == 0 && !strstr(c->text, "ids");
+		int host[DEVICES] = {0};
+		for (int d = 0; d < c->ndev && by; d++)
+			host[d] = d / by;
 		for (int i = 0; i < nshard; i++) {
 			ir_module_free(m);
 			m = module(c);
 			struct ir_fn *fn = ir_main(m);
-			const struct plan_on here = {0};
+			const struct plan_on here = { .host = by ? host : NULL };
 			struct part p = { .m = m, .ndev = c->ndev, .plan = &here, .least = least };
 			arena_init(&p.a);
 			fn->val.p[1].type = part_type(&p, ir_tensor(m, DT_i32, c->rank, c->dim), shard[i], DT_token);
@@ -309,6 +359,8 @@ static void pairs_from(int64_t least)
 					continue;
 				ir_result(fn, part_reshard(&p, &b, 1, shard[i], shard[k]));
 				promises(m, c, fn, first, shard[i], shard[k]);
+				if (regular)
+					once_between_hosts(m, c, fn, first, shard[i], shard[k], by);
 				to[n++] = k;
 			}
 			struct eval_array a[DEVICES] = {0}, *r = calloc((size_t)(n * c->ndev), sizeof *r);
@@ -345,19 +397,26 @@ static void pairs_from(int64_t least)
 static void all_pairs(void **state)
 {
 	(void)state;
-	pairs_from(0);
+	pairs_from(0, 0);
 }
 
 static void all_pairs_at_once(void **state)
 {
 	(void)state;
-	pairs_from(1);
+	pairs_from(1, 0);
+}
+
+static void all_pairs_between_hosts(void **state)
+{
+	(void)state;
+	pairs_from(1, 2);
+	pairs_from(1, 4);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(pairs_of_parts), cmocka_unit_test(lists), cmocka_unit_test(all_pairs), cmocka_unit_test(all_pairs_at_once),
+		cmocka_unit_test(pairs_of_parts), cmocka_unit_test(lists), cmocka_unit_test(all_pairs), cmocka_unit_test(all_pairs_at_once), cmocka_unit_test(all_pairs_between_hosts),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,7 +8,7 @@ import re
 import sys
 import time
 
-from common import ALL, DEVICES, ME, N, case, end
+from common import ALL, DEVICES, ME, N, blocks_into, case, end
 
 sys.path.append(str(pathlib.Path(__file__).parents[1]))
 
@@ -16,7 +16,6 @@ import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 from drawn_attention import back, drawn, f32, lies, wanted  # noqa: E402
-from jax.experimental import multihost_utils  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
 
 SEED, COUNT, FOLDER = int(sys.argv[1]), int(sys.argv[2]), pathlib.Path(sys.argv[3])      # a folder that all of them see
@@ -169,21 +168,6 @@ def by_heads():
 
 if HEADS and not os.environ.get("FAR"):
     case(by_heads)
-
-
-def received():
-    return int(pathlib.Path("/sys/class/net/wire/statistics/rx_bytes").read_text())
-
-
-def blocks_into(g, x, times, block):
-    """How many blocks come into this host, each time that g(*x) runs."""
-    jax.block_until_ready(g(*x))
-    multihost_utils.sync_global_devices("begin")
-    before = received()
-    for _ in range(times):
-        jax.block_until_ready(g(*x))
-    multihost_utils.sync_global_devices("end")
-    return (received() - before) / times / block
 
 
 def bytes_into_a_host():

@@ -1,6 +1,7 @@
 """What the programs of this folder share: they are started as several processes by ../test_processes.py, with
 PROCESS, PROCESSES, DEVICES (of one process) and COORDINATOR in the environment."""
 import os
+import pathlib
 import random
 import sys
 
@@ -12,6 +13,7 @@ if ALL > 1:
     jax.distributed.initialize(os.environ["COORDINATOR"], ALL, ME)
 
 import numpy as np  # noqa: E402
+from jax.experimental import multihost_utils  # noqa: E402
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P  # noqa: E402
 
 N = ALL * DEVICES
@@ -40,6 +42,21 @@ def same(got, want, tolerance=0.0, what=""):
         wide = np.complex128 if a.dtype.kind == "c" else np.float64
         np.testing.assert_allclose(a.astype(wide), b.astype(wide), rtol=tolerance, atol=tolerance, err_msg=f"{what} on {s.device}")
         assert a.shape == b.shape, (what, a.shape, b.shape)
+
+
+def received():
+    return int(pathlib.Path("/sys/class/net/wire/statistics/rx_bytes").read_text())
+
+
+def blocks_into(g, x, times, block):
+    """How many blocks, of so many bytes, come into this host, each time that g(*x) runs; the host has a cable of its own."""
+    jax.block_until_ready(g(*x))
+    multihost_utils.sync_global_devices("begin")
+    before = received()
+    for _ in range(times):
+        jax.block_until_ready(g(*x))
+    multihost_utils.sync_global_devices("end")
+    return (received() - before) / times / block
 
 
 def case(f):
