@@ -39,6 +39,12 @@ void pass_replace(struct ir_module *m, ir_fnid f, struct ir_fn *g);
 
 /* --- region.c --- */
 
+/* Each result shows the bytes of one operand, the first of a single result. */
+static inline bool pass_shows(const struct ir_op *o)
+{
+	return (ir_info(o->kind)->flags & IR_VIEW) || o->kind == IR_optimization_barrier || o->kind == IR_bitcast || o->kind == IR_bitcast_convert;
+}
+
 /* Ops that give way, in order; what of the function the new ones read, and what they give in the place of the old ones' results.  Arrays
  * are the caller's. */
 struct region { const int *op; int nop; const ir_val *in, *out; size_t nin, nout; };
@@ -48,7 +54,7 @@ struct region_change {
 	/* The same of an op outside; 0, or no such function: a copy. */
 	ir_val (*other)(void *user, struct ir_b *b, const struct ir_op *o, const ir_val *in);
 	void *user;
-	bool in_order;         /* all ops outside stay in their order as far as that goes; else each comes when it is needed */
+	bool in_order;         /* all ops outside stay in their order as far as that goes; else each comes when it is needed, unless that takes much more memory */
 };
 /* A new function like fn, with each region as what change makes of it.  Needs: regions share no op, no path leads out of one and back in,
  * and what is read of its results by ops that stay, or as what another region reads, is in out.  Gives: effects in the order of before, each op after what it reads, nothing

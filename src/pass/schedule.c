@@ -33,15 +33,10 @@ struct order {
 static bool is_coll(const struct ir_op *o) { return ir_info(o->kind)->flags & IR_COLL; }
 static const struct ir_op *at(const struct order *s, int i) { return &s->fn->op.p[s->op[i]]; }
 
-static bool shows(const struct ir_op *o)
-{
-	return (ir_info(o->kind)->flags & IR_VIEW) || o->kind == IR_optimization_barrier || o->kind == IR_bitcast || o->kind == IR_bitcast_convert;
-}
-
 static int64_t made(const struct order *s, const struct ir_op *o)
 {
 	int64_t n = 0;
-	for (uint32_t k = 0; k < o->nout && !shows(o) && o->kind != IR_constant; k++)
+	for (uint32_t k = 0; k < o->nout && !pass_shows(o) && o->kind != IR_constant; k++)
 		n += ir_vtype(s->m, s->fn, o->out + k)->bytes;
 	return n;
 }
@@ -114,7 +109,7 @@ static void prepare(struct order *s, struct arena *a)
 		s->time[i] = lower_op_time(s->plan->table, s->m, fn, o);
 		s->takes[i] = is_coll(o) ? lower_coll_time(s->plan, s->m, fn, o) : INFINITY;
 		s->effect[i] = ir_effect(s->m, fn, o);
-		for (uint32_t k = 0; k < o->nout && k < o->nin && shows(o); k++)
+		for (uint32_t k = 0; k < o->nout && k < o->nin && pass_shows(o); k++)
 			s->root[o->out + k] = s->root[ir_in(fn, o, k)];
 		for (uint32_t k = 0; k < o->nin; k++)
 			s->uses[s->root[ir_in(fn, o, k)]]++;

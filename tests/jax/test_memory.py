@@ -150,6 +150,21 @@ def test_what_helps_a_gradient(how, advice):
     assert r.returncode == 1 and re.search(r"program 'jit_net', whose largest temporaries are .*" + advice, r.stderr), r.stderr
 
 
+def test_layers_that_are_made_again():
+    """A step of training whose layers are made again, one after the other and not in a loop, holds their inputs, the gradients, and what one of them needs."""
+    layers, d, f, t = 8, 128, 512, 2048
+
+    def loss(w, x):
+        for a, b in w:
+            x = jax.checkpoint(lambda x, a, b: x + jnp.tanh(jnp.sin(x @ a)) @ b)(x, a, b)
+        return (x * x).sum()
+
+    w = [(jnp.ones((d, f)), jnp.ones((f, d)))] * layers
+    step = jax.jit(lambda w, x: jax.tree.map(lambda a, g: a - 0.1 * g, w, jax.grad(loss)(w, x)), donate_argnums=0)
+    temp = step.lower(w, jnp.ones((t, d))).compile().memory_analysis().temp_size_in_bytes
+    assert temp <= 4 * (layers * t * d + layers * 2 * d * f + 5 * t * f)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int16", "uint32"])
 @pytest.mark.parametrize("shape, axis", [((150001,), 0), ((300, 400), 0), ((400, 300), 1), ((2, 140000), 1), ((140000, 2), 0)], ids=str)
 def test_a_sort_is_left_over_what_nobody_else_reads(shape, axis, dtype):
