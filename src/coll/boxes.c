@@ -1,5 +1,5 @@
-/* An all_to_all whose blocks are boxes of arrays: each member puts its result together, straight from where the operands lie, or, where
- * a box is in shorter pieces in the operand than in the result, its operand into all results.
+/* An all_to_all whose blocks are boxes of arrays: each member puts its operand into all results, so that it reads one array and what several want
+ * once, or, where boxes are in shorter pieces in results than in operands, its result together, straight from where the operands lie.
  *
  * All boxes of a result (an operand) go on together, some rows of each at a time: those that lie side by side in it have the same lines
  * and pages, which are then in the caches.  Where rows of several boxes make up the lines of a large result, they are woven in a buffer that stays
@@ -237,9 +237,9 @@ static int rank_of(const struct call *q, const struct coll_cx *cx, int64_t pos)
 	return k;
 }
 
-/* Are fewer lines written, for the boxes of all members, in pieces of results than are read in pieces of operands?  A line that several write goes
- * from core to core. */
-static bool shorter_pieces(const struct prog_coll *c)
+/* Does it take no longer to write the boxes of all members in pieces of results than to read them in pieces of operands?  A line that several
+ * write goes from core to core. */
+static bool is_given(const struct prog_coll *c)
 {
 	const struct rows w = rows_all(c);
 	double read = 0, written = 0;
@@ -261,7 +261,7 @@ static struct err *boxes_near(const struct call *q, const struct coll_cx *cx, co
 {
 	enum { ELSEWHERE = -1 };
 	const struct rows w = rows_all(c);
-	bool give = q->n > 1 && shorter_pieces(c), here = give && loan_here(q, y);
+	bool give = q->n > 1 && is_given(c), here = give && loan_here(q, y);
 	size_t at[MAX_ROW], to[MAX_ROW];
 	struct box b[TOGETHER];
 	struct loan l = { 0 };
