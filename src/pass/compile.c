@@ -24,6 +24,7 @@ static const struct pass { const char *name; struct err *(*run)(const struct pas
 	{ "cse",       pass_cse,    0, 0 },
 	{ "attention", pass_attention, NO_CALL, 0 },            /* attention, however it is written -> its ops */
 	{ "leave",     pass_leave,  NO_CALL, 0 },               /* what is the same in each turn -> before the loop */
+	{ "remake",    pass_remake, NO_CALL, 0 },               /* where memory is short: what loops keep for their gradients -> made again */
 	{ "unroll",    pass_unroll, NO_CALL, 0 },               /* short elementwise loops over large arrays -> straight-line code */
 	{ "partition", partition,   NO_CALL, LOCAL },           /* whole arrays -> one device's shards */
 	{ "joint",     pass_joint,  NO_CALL | LOCAL, NO_JOINT },/* joint reducers -> the collectives that there are */
@@ -315,7 +316,7 @@ struct err *pass_compile_cached(const struct pass_opts *o, pass_reader *read, co
 	bool use = n >= CACHE_LEAST && !conf_int(CONF_CHECK) && !conf_is_set(CONF_DUMP) && !explain_where() && conf_cache(&path, true);
 	if (use) {
 		const char *attention = conf_str(CONF_ATTENTION);
-		int64_t key[8] = { RONDO_VERSION, build_stamp(), o->ndev, o->tier, conf_int(CONF_EXCESS_PRECISION), (int64_t)hash_bytes(attention, strlen(attention), 4), (int64_t)plan_hash(&o->plan, o->ndev), o->parts };
+		int64_t key[9] = { RONDO_VERSION, build_stamp(), o->ndev, o->tier, conf_int(CONF_EXCESS_PRECISION), (int64_t)hash_bytes(attention, strlen(attention), 4), (int64_t)plan_hash(&o->plan, o->ndev), o->parts, o->save };
 		uint64_t a = hash_bytes(code, n, hash_bytes(key, sizeof key, 1)), b = hash_bytes(code, n, hash_bytes(key, sizeof key, 2));
 		const struct cpu_info *c = cpu_get();
 		a = hash_bytes(kern_isa(), strlen(kern_isa()), hash_bytes(c->name, strlen(c->name), a));

@@ -20,6 +20,7 @@ struct pass_opts {
 	bool check;                   /* verify after each pass, race check of the result */
 	const char *stop;             /* name of the pass to stop after (rondo opt), NULL = all */
 	uint64_t fingerprint;
+	int64_t save;                 /* bytes, over all devices, by which a program is too large: so many are made again, if they can be, instead of kept */
 	struct attn_record *attention;/* gets what became of each product that looked like an attention; NULL: nobody asks */
 	struct ring_record *rings;    /* gets how each attention has what other devices have; NULL: nobody asks */
 	struct spmd_record *record;   /* gets why the partitioner did what it did; NULL: nobody asks */

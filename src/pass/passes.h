@@ -189,6 +189,9 @@ void pass_recompute(struct ir_module *m, bool all, struct recomputed *done);
 bool pass_recompute_undo(struct ir_module *m, struct recomputed *done);
 /* An attention op that a later loop does again with operands that an earlier one has stacked: its results are stacked as well. */
 void pass_keep_outputs(struct ir_module *m);
+/* Where memory is short (o->save): of what loops stack for those that go back over them, so many bytes are made again there instead, what takes least time for
+ * each first. */
+struct err *pass_remake(const struct pass_opts *o, struct ir_module *m);
 /* Attention whose o is in two parts (src/attn/parts.c): o itself where only it is read; late: the op gives both where they are. */
 void pass_attention_parts(struct ir_module *m, bool late);
 

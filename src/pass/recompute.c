@@ -6,6 +6,8 @@
  * the second loop reads the first one's o and l. */
 #include "passes.h"
 
+#include <math.h>
+
 enum how { NONE, CLONE, TURN, OPERAND, RESULT, ADDED, NEVER };     /* NEVER: not without stacking more */
 struct from { uint8_t how; int ref; };         /* where the second loop gets a value of the first one's body: ref: operand, result, added out */
 
@@ -23,6 +25,7 @@ struct edit {
 	struct from *from;       /* per value of the first loop's body */
 	bool *gone;              /* per operand: not read any more */
 	bool scores;             /* matrices of scores are made again */
+	bool *dropped;           /* per result: it is not stacked any more; of a first loop, where memory is short */
 	ARR(struct swap) swap;   /* values of this body, and those of the first one's body that they are */
 	bool *drop;              /* per op of this body: all it gives is swapped or read by such ops; NULL: none */
 };
@@ -271,7 +274,7 @@ static bool follows(struct edits *w, struct edit *e, struct edit *f, int result,
 	return true;
 }
 
-static void find_pairs(struct edits *w, bool all)
+static void find_pairs(struct edits *w, void *all)
 {
 	for (uint32_t i = 0; i < w->fn->op.n; i++) {
 		if (w->fn->op.p[i].kind != IR_loop)
@@ -284,7 +287,7 @@ static void find_pairs(struct edits *w, bool all)
 				continue;
 			if (!f->around) {
 				f->around = ARENA_NEW(w->a, bool, f->l.body->val.n);
-				attn_around(w->a, w->m, f->l.body, all, f->around);
+				attn_around(w->a, w->m, f->l.body, *(bool *)all, f->around);
 			}
 			ir_val y = f->l.body->result.p[r];
 			y = base(w->m, f->l.body, y);
@@ -488,13 +491,13 @@ static ir_val rebuilt(void *user, struct ir_b *b, const struct ir_op *o, const i
 	return e->made;
 }
 
-static void in_function(struct ir_module *m, ir_fnid id, void (*find)(struct edits *, bool), bool all, struct recomputed *done)
+static void in_function(struct ir_module *m, ir_fnid id, void (*find)(struct edits *, void *user), void *user, struct recomputed *done)
 {
 	struct arena a;
 	arena_init(&a);
 	struct edits w = { .a = &a, .m = m, .fn = ir_fn_of(m, id) };
 	w.of = ARENA_NEW(&a, struct edit *, w.fn->op.n + 1);
-	find(&w, all);
+	find(&w, user);
 	if (w.any) {
 		struct ir_fn *was = ir_fn_of(m, id);
 		int loops = 0;
@@ -511,7 +514,7 @@ static void in_function(struct ir_module *m, ir_fnid id, void (*find)(struct edi
 	arena_fini(&a);
 }
 
-static void everywhere(struct ir_module *m, void (*find)(struct edits *, bool), bool all, struct recomputed *done)
+static void everywhere(struct ir_module *m, void (*find)(struct edits *, void *user), void *user, struct recomputed *done)
 {
 	struct arena a;
 	int n;
@@ -520,7 +523,7 @@ static void everywhere(struct ir_module *m, void (*find)(struct edits *, bool), 
 	arena_init(&a);
 	const ir_fnid *f = ir_reachable(&a, m, &n);
 	for (int k = 0; k < n; k++)
-		in_function(m, f[k], find, all, done);
+		in_function(m, f[k], find, user, done);
 	arena_fini(&a);
 	if (done->n)
 		pass_drop_operands(m);
@@ -528,7 +531,7 @@ static void everywhere(struct ir_module *m, void (*find)(struct edits *, bool), 
 
 void pass_recompute(struct ir_module *m, bool all, struct recomputed *done)
 {
-	everywhere(m, find_pairs, all, done);
+	everywhere(m, find_pairs, &all, done);
 }
 
 /* Loops of fn whose body has the gradient of an attention. */
@@ -672,8 +675,9 @@ static void keep(struct edits *w, struct edit *e, struct edit *f, const struct i
 	}
 }
 
-static void find_outputs(struct edits *w, bool all)
+static void find_outputs(struct edits *w, void *none)
 {
+	(void)none;
 	for (uint32_t i = 0; i < w->fn->op.n; i++) {
 		if (w->fn->op.p[i].kind != IR_loop)
 			continue;
@@ -694,6 +698,160 @@ void pass_keep_outputs(struct ir_module *m)
 {
 	struct recomputed done = {0};
 	if (pass_has(m, IR_attention))
-		everywhere(m, find_outputs, false, &done);
+		everywhere(m, find_outputs, NULL, &done);
 	arr_free(&done);
+}
+
+/* --- where memory is short ------------------------------------------------------------------------ */
+
+/* A loop and what of the stacks that it reads nobody else does. */
+struct pair { struct edit *e; struct cand_stack { int operand, result; int64_t bytes; bool taken; } *of; int n; double cost; int64_t saves; };
+
+struct budget { double ns; int64_t stacked; };     /* of what is made again in all turns; bytes that are stacked for it */
+
+/* How the second loop has x of the first one's body, where stacks that are dropped are not there: any pure op may be done again, and what is carried
+ * into a turn, or comes of an op that is not done again, is stacked. */
+static void remake(struct edits *w, const struct plan_table *t, struct edit *e, ir_val x, struct budget *b)
+{
+	struct edit *f = e->first;
+	const struct ir_fn *body = f->l.body;
+	const struct ir_op *o = ir_def(body, x);
+	struct from *to = &e->from[x];
+	int r = stacked(w, f, x);
+	if (to->how != NONE)
+		return;
+	if (r >= 0 && !f->dropped[r]) {
+		*to = (struct from){ RESULT, r };
+	} else if (o && o->nout == 1 && ir_info(o->kind)->flags & IR_PURE && !(ir_info(o->kind)->flags & IR_COLL) && o->kind != IR_optimization_barrier) {
+		*to = (struct from){ CLONE, 0 };
+		b->ns += lower_op_time(t, w->m, body, o) * (double)f->l.trip;
+		for (uint32_t k = 0; k < o->nin; k++)
+			remake(w, t, e, ir_in(body, o, k), b);
+	} else if (o || !plan_param(e, x, to)) {
+		*to = (struct from){ ADDED, (int)f->out.n };
+		b->stacked += ir_vtype(w->m, body, x)->bytes * f->l.trip;
+		arr_push(&f->out, x);
+	}
+}
+
+/* What it takes, and saves, to make again what is taken. */
+static void weigh(struct edits *w, const struct plan_table *t, struct pair *p)
+{
+	struct edit *e = p->e, *f = e->first;
+	struct budget b = { 0 };
+	memset(e->from, 0, sizeof *e->from * f->l.body->val.n);
+	memset(f->dropped, 0, sizeof *f->dropped * (size_t)f->l.nmade);
+	f->out.n = 0;
+	p->saves = 0;
+	for (int i = 0; i < p->n; i++)
+		f->dropped[p->of[i].result] |= p->of[i].taken;
+	for (int i = 0; i < p->n; i++)
+		if (p->of[i].taken) {
+			p->saves += p->of[i].bytes;
+			remake(w, t, e, f->l.body->result.p[p->of[i].result], &b);
+		}
+	p->saves -= b.stacked;
+	p->cost = b.ns;
+}
+
+/* All loops that go back over one, each over its own. */
+static int find_stacks(struct edits *w, struct pair *pair)
+{
+	bool *has = ARENA_NEW(w->a, bool, w->fn->op.n + 1);
+	int n = 0;
+	for (uint32_t i = 0; i < w->fn->op.n; i++) {
+		if (w->fn->op.p[i].kind != IR_loop)
+			continue;
+		struct edit *e = edit_of(w, i);
+		struct pair p = { .e = e, .of = ARENA_NEW(w->a, struct cand_stack, e->l.n + 1) };
+		for (int k = 0; k < e->l.n && !e->l.cond; k++) {
+			int r;
+			struct edit *f = ir_role_is_in(e->l.x[k].role) && w->fn->val.p[e->l.x[k].v].nuse == 1 ? maker(w, e->l.x[k].v, &r) : NULL;
+			if (f && f->l.trip == e->l.trip && !has[f->o - w->fn->op.p] && follows(w, e, f, r, k))
+				p.of[p.n++] = (struct cand_stack){ k, r, ir_vtype(w->m, w->fn, e->l.x[k].v)->bytes, false };
+		}
+		if (!p.n)
+			continue;
+		has[e->first->o - w->fn->op.p] = true;
+		e->first->dropped = ARENA_NEW(w->a, bool, e->first->l.nmade + 1);
+		pair[n++] = p;
+	}
+	return n;
+}
+
+/* One stack after the other, each time that which costs least for a byte that it saves, until so much is saved; where single ones save nothing, all of a pair. */
+static int64_t choose(struct edits *w, const struct plan_table *t, struct pair *pair, int n, int64_t want)
+{
+	int64_t saved = 0;
+	while (saved < want) {
+		double least = INFINITY;
+		struct pair *where = NULL;
+		int which = 0;
+		for (int i = 0; i < n; i++) {
+			struct pair *p = &pair[i], was = *p;
+			for (int k = 0; k <= p->n; k++) {        /* behind the last one: all of them */
+				struct cand_stack *of = p->of;
+				p->of = arena_copy(w->a, of, sizeof *of * (size_t)p->n);
+				for (int j = 0; j < p->n; j++)
+					p->of[j].taken |= j == k || k == p->n;
+				weigh(w, t, p);
+				double rate = p->saves > was.saves ? (p->cost - was.cost) / (double)(p->saves - was.saves) : INFINITY;
+				if (rate < least && (k == p->n || !of[k].taken)) {
+					least = rate;
+					where = p;
+					which = k;
+				}
+				p->of = of;
+			}
+			p->saves = was.saves;
+			p->cost = was.cost;
+		}
+		if (!where)
+			break;
+		for (int j = 0; j < where->n; j++)
+			where->of[j].taken |= j == which || which == where->n;
+		saved -= where->saves;
+		weigh(w, t, where);
+		saved += where->saves;
+	}
+	return saved;
+}
+
+struct wanted { const struct plan_table *table; int64_t bytes; };
+
+static void find_short(struct edits *w, void *user)
+{
+	struct wanted *want = user;
+	struct pair *pair = ARENA_NEW(w->a, struct pair, w->fn->op.n + 1);
+	int n = find_stacks(w, pair);
+	want->bytes -= choose(w, want->table, pair, n, want->bytes);
+	for (int i = 0; i < n; i++) {
+		struct edit *e = pair[i].e;
+		weigh(w, want->table, &pair[i]);
+		for (int k = 0; k < pair[i].n; k++) {
+			const struct cand_stack *c = &pair[i].of[k];
+			if (!c->taken)
+				continue;
+			struct str at = {0};
+			ir_val y = e->first->l.body->result.p[c->result];
+			const struct ir_op *o = ir_def(e->first->l.body, y);
+			pass_add_place(&at, w->m, o ? o->loc : e->o->loc);
+			log_line(LOG_INFO, "memory is short: %lld bytes of %s, %s, are made again instead of kept", (long long)c->bytes, at.p, o ? ir_info(o->kind)->name : "parameter");
+			str_free(&at);
+			e->gone[c->operand] = true;
+			arr_reserve(&e->swap, 1);
+			e->swap.p[e->swap.n].v = e->l.x[c->operand].param;
+			e->swap.p[e->swap.n++].by = y;
+			w->any = true;
+		}
+	}
+}
+
+struct err *pass_remake(const struct pass_opts *o, struct ir_module *m)
+{
+	struct recomputed done = {0};
+	if (o->save > 0)
+		everywhere(m, find_short, &(struct wanted){ o->plan.table, o->save }, &done);
+	arr_free(&done);
+	return NULL;
 }

@@ -351,6 +351,41 @@ static struct err *parts_wanted(const struct pjrt_client *c, const struct pjrt_p
 	return e;
 }
 
+/* A program that is too large for its devices is compiled again, such that its loops keep less, as long as that helps; what is too large then is refused. */
+static struct err *compile_to_fit(struct pjrt_Client_Compile *a, struct pass_opts *po, const struct pjrt_options *o)
+{
+	enum { TIMES = 8 };
+	int64_t lacked = 0, lacks = 0, before;
+	int idle = 0;
+
+	for (int k = 0; k < TIMES; k++) {
+		struct prog *p = NULL;
+		TRY(compile(a->client->rt, po, a->program, &p));
+		TRY(exec_new(a->client, p, o, a->compile_options, a->compile_options_size, &a->executable));
+		before = k ? lacks : INT64_MAX;
+		lacks = rt_exec_lacks(a->executable->x);
+		lacked = k ? lacked : lacks;
+		idle = lacks < before ? 0 : idle + 1;
+		if (!lacks || idle > 1 || k == TIMES - 1)
+			break;
+		exec_unref(a->executable);
+		a->executable = NULL;
+		po->save += MAX(lacks * po->ndev, po->save / 2);
+	}
+	const char *name = a->executable->prog->name;
+	struct err *e = rt_exec_fits(a->executable->x);
+	if (e) {
+		exec_unref(a->executable);
+		a->executable = NULL;
+	} else if (lacked > lacks) {
+		struct str s = { 0 };
+		str_bytes(&s, (uint64_t)lacked);
+		log_line(LOG_WARN, "program '%s' is %s too large for the memory of a device: some of what its loops keep for their gradients is made again instead (RONDO_LOG=2 says what)", name ? name : "", s.p);
+		str_free(&s);
+	}
+	return e;
+}
+
 static struct err *client_compile(void *v)
 {
 	struct pjrt_Client_Compile *a = v;
@@ -359,7 +394,6 @@ static struct err *client_compile(void *v)
 		return ERR(UNIMPLEMENTED, "programs in format '%.*s'", (int)src->format_size, src->format);
 	struct pjrt_options o;
 	TRY(pjrt_options_read(a->compile_options, a->compile_options_size, &o));
-	struct prog *p = NULL;
 	struct err *e = NULL;
 	uint64_t start = clock_ns();
 	if (o.replicas != 1) {
@@ -380,12 +414,11 @@ static struct err *client_compile(void *v)
 	}
 	po.maker = &pjrt_maker;
 	po.fingerprint = hash_bytes(src->code, src->code_size, (uint64_t)o.partitions);
-	e = compile(a->client->rt, &po, src, &p);
+	e = compile_to_fit(a, &po, &o);
 	free(host);
 	if (po.parts > 1)
 		e = err_wrap(e, "in %d parts (RONDO_REPRO)", po.ndev);
 	TRY_GOTO(e, e, out);
-	e = exec_new(a->client, p, &o, a->compile_options, a->compile_options_size, &a->executable);
 	log_line(LOG_INFO, "compiled in %.1f us", (double)(clock_ns() - start) / 1e3);
 out:
 	pjrt_options_free(&o);

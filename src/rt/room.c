@@ -122,6 +122,45 @@ struct err *room_take(struct rt_exec *x, struct rt_device *d, struct part *p, st
 	return short_of(x, r < x->nres ? r : -1, e);
 }
 
+/* Bytes of one device, of arguments, results and temporaries.  least: at least, since arguments of one type may be one array. */
+static int64_t takes(const struct rt_exec *x, bool least)
+{
+	const struct prog *p = x->p;
+	int64_t n = x->results + (int64_t)x->zone;
+
+	for (uint32_t k = 0; k < p->narg; k++) {
+		bool seen = false;
+		for (uint32_t j = 0; j < k && least && !seen; j++)
+			seen = p->arg[j].bytes == p->arg[k].bytes;
+		n += seen ? 0 : p->arg[k].bytes;
+	}
+	return n;
+}
+
+/* What each of the program's devices here may have. */
+static int64_t share(const struct rt_exec *x) { return x->nlocal ? rt_device_stats(x->dev[0]).limit / x->nlocal : INT64_MAX; }
+
+int64_t rt_exec_lacks(const struct rt_exec *x) { return MAX(takes(x, false) - share(x), 0); }
+
+struct err *rt_exec_fits(const struct rt_exec *x)
+{
+	int64_t have = share(x), r = -1;
+	struct str s = { 0 };
+
+	if (takes(x, true) <= have)
+		return NULL;
+	for (int64_t k = 0; k < x->nres; k++)
+		if (x->p->res[k].bytes > (r < 0 ? (int64_t)x->zone : x->p->res[r].bytes))
+			r = k;
+	str_add(&s, "arguments, results and temporaries of a device are ");
+	str_bytes(&s, (uint64_t)takes(x, false));
+	str_add(&s, ", and there are ");
+	str_bytes(&s, (uint64_t)have);
+	struct err *e = ERR(EXHAUSTED, "out of device memory: %s (RONDO_MEMORY, for all devices of the process, or what it may use)", s.p);
+	str_free(&s);
+	return short_of(x, r, e);
+}
+
 /* Bytes that a launch takes on local device i. */
 static int64_t wants(const struct rt_exec *x, int i)
 {

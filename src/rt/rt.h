@@ -140,6 +140,10 @@ const struct prog *rt_exec_prog(const struct rt_exec *x);
 /* Bytes that a launch takes on each device beside those of its results: values, scratch, what collectives stage, what results are rounded up by. */
 int64_t rt_exec_zone(const struct rt_exec *x);
 int64_t rt_exec_arguments(const struct rt_exec *x);        /* bytes that its arguments take there, each rounded up */
+/* By how many bytes arguments, results and temporaries are more than a device may have; 0: they are not. */
+int64_t rt_exec_lacks(const struct rt_exec *x);
+/* EXHAUSTED, with the program, its largest temporaries and what helps, if no launch can have memory, whatever its arguments are. */
+struct err *rt_exec_fits(const struct rt_exec *x);
 int rt_exec_nlocal(const struct rt_exec *x);               /* local devices, in order of position */
 struct rt_device *rt_exec_device(const struct rt_exec *x, int i);
 int rt_exec_position(const struct rt_exec *x, int i);      /* position of local device i */

@@ -2,7 +2,7 @@
 #include "tool.h"
 #include "../spmd/spmd.h"
 
-static const char *pass, *only, *rewrite, *rewrites, *tier, *devices, *hosts, *list, *verify, *no_loc, *ops, *axes, *propagate;
+static const char *pass, *only, *rewrite, *rewrites, *tier, *devices, *hosts, *list, *verify, *no_loc, *ops, *axes, *propagate, *save;
 
 static const struct opt opts[] = {
 	{"p", "PASS", "run the passes up to this one; without it the program is printed as it is read", &pass},
@@ -12,6 +12,7 @@ static const struct opt opts[] = {
 	{"propagate", NULL, "let shardings flow to all values (src/spmd/propagate.c), then print", &propagate},
 	{"devices", "N", "partitions; the program says by itself", &devices},
 	{"hosts", "N", "as many hosts, which have equal parts of the devices one after the other (1)", &hosts},
+	{"save", "BYTES", "as if memory were so short: what loops keep for their gradients is made again (0)", &save},
 	{"tier", "T", "ref, gen or auto", &tier},
 	{"ops", NULL, "list the operations (docs/ir.md)", &ops},
 	{"list", NULL, "list the passes in order", &list},
@@ -113,6 +114,8 @@ static struct err *run(char **file, int nfile, int *status)
 	TRY(source_read(file[0], &m));
 	struct err *e = source_opts(tier, devices, hosts, m, &o);
 	o.stop = pass;
+	if (!e)
+		e = arg_int("save", save, 0, INT64_MAX, &o.save);
 	if (!e)
 		e = ir_verify(m);
 	if (!e && rewrite)
