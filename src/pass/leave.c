@@ -120,7 +120,7 @@ static bool decide(struct leaving *l)
 	const struct ir_fn *body = l->v->body;
 	bool any = false;
 	for (int k = 0; k < l->v->n; k++) {
-		l->room += (double)ir_vtype(m, l->r->b.fn, l->v->x[k].v)->bytes;
+		l->room += (double)ir_vtype(m, l->r->from, l->v->x[k].v)->bytes;
 		if (l->v->x[k].role == ROLE_CONST)
 			l->fixed[l->v->x[k].param] = true;
 	}
