@@ -18,34 +18,6 @@ static struct view *seen(struct part *p, struct scope *s, ir_val v)
 	return view_of(p, scope_type(p, s, v), s->map[v], s->sh[v]);
 }
 
-/* What moves elements along dimensions that are cut waits for who reads it. */
-static bool waits(struct part *p, struct scope *s, const struct ir_op *o)
-{
-	bool cut = false;
-	int operands = o->kind == IR_pad ? 1 : (int)o->nin;
-	if (!is_move((enum ir_kind)o->kind))
-		return false;
-	for (int i = 0; i < operands; i++) {
-		ir_val x = ir_in(s->from, o, (uint32_t)i);
-		const struct view *v = s->map[x] ? NULL : s->view[x];
-		cut |= v && o->kind != IR_concatenate;
-		for (int d = 0; d < scope_type(p, s, x)->rank; d++)
-			for (int k = 0; k < (v ? v->nsource : 1); k++)
-				cut |= ir_shard_parts(p->m, v ? v->source[k].sh : s->sh[x], d) > 1 && view_moves(p, s->from, o, d);
-	}
-	if (!cut || !scope_type(p, s, o->out)->count)
-		return false;
-	struct view **in = ARENA_NEW(&p->a, struct view *, o->nin + 1);
-	for (int i = 0; i < operands; i++)
-		in[i] = seen(p, s, ir_in(s->from, o, (uint32_t)i));
-	if (o->kind == IR_pad) {
-		moved_need(p, s, ir_in(s->from, o, 1));
-		in[1] = seen(p, s, ir_in(s->from, o, 1));
-	}
-	s->view[o->out] = view_moved(p, &s->b, s->from, o, in);
-	return s->view[o->out] != NULL;
-}
-
 /* A function of single elements of a view, whose result is moved again: it is done where the elements are. */
 static bool in_place(struct part *p, struct scope *s, const struct ir_op *o)
 {
@@ -219,6 +191,48 @@ static bool made(struct part *p, struct scope *s, struct way *w, ir_val x)
 	s->map[x] = y;
 	s->sh[x] = lies;
 	return true;
+}
+
+/* What moves elements along dimensions that are cut waits for who reads it.  Operands whose pieces would be no boxes then are made first. */
+static bool waits(struct part *p, struct scope *s, const struct ir_op *o)
+{
+	bool cut = false;
+	int operands = o->kind == IR_pad ? 1 : (int)o->nin;
+	if (!is_move((enum ir_kind)o->kind))
+		return false;
+	for (int i = 0; i < operands; i++) {
+		ir_val x = ir_in(s->from, o, (uint32_t)i);
+		const struct view *v = s->map[x] ? NULL : s->view[x];
+		cut |= v && o->kind != IR_concatenate;
+		for (int d = 0; d < scope_type(p, s, x)->rank; d++)
+			for (int k = 0; k < (v ? v->nsource : 1); k++)
+				cut |= ir_shard_parts(p->m, v ? v->source[k].sh : s->sh[x], d) > 1 && view_moves(p, s->from, o, d);
+	}
+	if (!cut || !scope_type(p, s, o->out)->count)
+		return false;
+	struct view **in = ARENA_NEW(&p->a, struct view *, o->nin + 1);
+	for (int i = 0; i < operands; i++)
+		in[i] = seen(p, s, ir_in(s->from, o, (uint32_t)i));
+	if (o->kind == IR_pad) {
+		moved_need(p, s, ir_in(s->from, o, 1));
+		in[1] = seen(p, s, ir_in(s->from, o, 1));
+	}
+	struct view *v = view_moved(p, &s->b, s->from, o, in);
+	struct way w = {0};
+	struct part_mark at = part_mark(p, &s->b);
+	for (int i = 0; i < operands && !v; i++) {
+		ir_val x = ir_in(s->from, o, (uint32_t)i);
+		if (in[i]->npiece == 1 || s->map[x] || !made(p, s, &w, x))
+			continue;
+		in[i] = seen(p, s, x);
+		v = view_moved(p, &s->b, s->from, o, in);
+	}
+	if (!v) {
+		undo(s, &w, 0);
+		part_go_back(p, &s->b, at);
+	}
+	s->view[o->out] = v;
+	return v != NULL;
 }
 
 /* v by way of another value that waits, so that each of the two moves along fewer dimensions, or of fewer pieces: a roll along two is one, and

@@ -725,6 +725,9 @@ class Draw:
         x = self.val(lambda v: v.rank and v.kind != "b")
         a = self.int(0, x.rank)
         f = self.pick(["cumsum", "cummax", "cumlogsumexp", "cummin"] if x.kind == "f" else ["cumsum", "cummax", "cumprod"] if x.kind == "i" else ["cumsum"])
+        if f != "cumlogsumexp" and self.mode == "along" and self.odds(0.25):  # by halves, which divide or do not
+            by = {"cumsum": "add", "cummax": "max", "cummin": "min", "cumprod": "mul"}[f]
+            return self.step(f"sum:{x.shape[a]}" if f == "cumsum" else "pure", f"lax.associative_scan(lax.{by}, $0, axis={a}, reverse={self.odds(0.4)})", x)
         if f in ("cumsum", "cumlogsumexp") and x.kind == "f" and x.dtype not in ("float32", "float64") and x.shape[a] > 130 and not x.lat:
             raise Skip
         return self.step(f"sum:{x.shape[a]}" if f == "cumsum" else "pure" if f != "cumlogsumexp" else "approx", f"lax.{f}($0, axis={a}, reverse={self.odds(0.4)})", x)

@@ -257,6 +257,31 @@ def test_scans(f, n):
     check(lambda x: jax.grad(lambda y: (f(y, 0) * jnp.arange(4)).sum())(x), [x], [("x",)], mesh(n), rtol=1e-5)
 
 
+def recurrent(a, b):
+    return lax.associative_scan(lambda l, r: (l[0] * r[0], r[0] * l[1] + r[1]), (a, b))[1]
+
+
+@pytest.mark.parametrize("rows", [24, 60])
+@pytest.mark.parametrize("n", MESHES)
+def test_scans_in_halves(n, rows):
+    """What odd and even elements make by turns, which divide into parts at some turns only."""
+    x, y = whole(rows, 4), whole(rows, 4, seed=1) / 16
+    for reverse in (False, True):
+        check(lambda x, reverse=reverse: lax.associative_scan(jnp.add, x, reverse=reverse), [x], [("x",)], mesh(n), ("x",))
+    check(recurrent, [y, x], [("x",), ("x",)], mesh(n), ("x",), rtol=1e-5)
+    check(jax.grad(lambda a, b: (recurrent(a, b) * jnp.arange(4)).sum(), (0, 1)), [y, x], [("x",), ("x",)], mesh(n), rtol=1e-4)
+
+
+@pytest.mark.only_rondo("Rondo's collectives")
+@pytest.mark.parametrize("rows", [960, 1000 * 4])
+def test_bytes_of_scans_in_halves(rows):
+    """Of each turn what is at the edges, not the rows."""
+    x = np.zeros((rows, 64), np.float32)
+    for f, args in ((lambda x: lax.associative_scan(jnp.add, x), [x]), (recurrent, [x, x])):
+        sent, _ = moved(f, args, [("x",)] * len(args), mesh(4), ("x",))
+        assert sent <= 200 * x.nbytes / rows
+
+
 def test_scan_rounds_once():
     x = np.random.default_rng(0).normal(size=(64, 4)).astype(jnp.bfloat16)
     check(lambda x: jnp.cumsum(x, 0), [x], [("x",)], mesh(4), rtol=2e-2)
