@@ -88,7 +88,8 @@ bool part_counts(const struct part *p, const struct ir_fn *fn, ir_val v, ir_shar
 	return false;
 }
 
-/* What is asked about an op.  ahead: results cost what their readers take, else what bringing them to where propagation has them does. */
+/* What is asked about an op.  ahead: results cost what their readers take, else what bringing them to where propagation has them does, and operands
+ * what those take that read them next, who find what was brought elsewhere. */
 enum { KNOWN = 24 };
 struct query {
 	struct part *p;
@@ -104,14 +105,21 @@ struct query {
 };
 struct cost { double ns, bytes; };
 
-/* Nanoseconds of all that happens to result v which is made as h. */
-static double afterwards(struct query *q, ir_val v, ir_shard h)
+static double readers_next(struct query *q, ir_val x, ir_shard have, ir_shard h);
+
+/* Nanoseconds of all that happens to result v which is made as h, or next to operand number t, which is read as h. */
+static double afterwards(struct query *q, ir_val v, int t, ir_shard h)
 {
 	for (int i = 0; i < q->nknown; i++)
 		if (q->known[i].v == v && q->known[i].h == h)
 			return q->known[i].ns;
-	ir_shard to = part_place(q->p, q->v, v, h);
-	double s = part_travel(q->p, q->v->fn->val.p[v].type, h, to).ns + part_readers(q->p, q->v, v, to);
+	double s;
+	if (t < q->x->nin)
+		s = readers_next(q, v, q->have[t], h);
+	else {
+		ir_shard to = part_place(q->p, q->v, v, h);
+		s = part_travel(q->p, q->v->fn->val.p[v].type, h, to).ns + part_readers(q->p, q->v, v, to);
+	}
 	if (q->nknown < KNOWN) {
 		q->known[q->nknown].v = v;
 		q->known[q->nknown].h = h;
@@ -166,6 +174,8 @@ static struct cost price(struct query *q, const struct axes *f)
 				same = ir_in(fn, q->o, (uint32_t)i) == v && part_shard(p, x, i, q->mesh, f) == h;
 			if (!same)
 				travels(&c, part_travel(p, ty, q->have[t], h));
+			if (q->ahead && q->v->map[v] && fn->val.p[v].nuse > 1 && !part_sum(p, q->have[t]))
+				c.ns += afterwards(q, v, t, h);
 			continue;
 		}
 		struct axes sums = part_sums(p, x, t - x->nin, f);
@@ -175,7 +185,7 @@ static struct cost price(struct query *q, const struct axes *f)
 		else if (n > 1 && q->o->kind != IR_top_k)    /* of candidates along_bytes tells */
 			travels(&c, (struct travel){ 2 * local * (n - 1) / n, plan_sum_time(p->plan, part_spread(p, q->mesh, sums), local) });
 		if (q->ahead)
-			c.ns += afterwards(q, v, h);
+			c.ns += afterwards(q, v, t, h);
 		else
 			travels(&c, part_travel(p, ty, h, q->v->want[v]));
 	}
@@ -493,6 +503,47 @@ double part_readers(struct part *p, const struct values *v, ir_val x, ir_shard h
 			s -= part_travel(p, t, h, r[i].to).ns;
 		if (part_sum(p, h))
 			h = part_finished(p, h, r[i].to, ir_type_of(p->m, t)->rank);
+	}
+	return s;
+}
+
+static bool all_made(const struct values *v, const struct ir_op *o)
+{
+	for (uint32_t k = 0; k < o->nin; k++)
+		if (!v->map[ir_in(v->fn, o, k)])
+			return false;
+	return true;
+}
+
+/* Nanoseconds that those who read x behind the op take, if that has it brought from how it lies to h: of those whose other operands are there, too. */
+static double readers_next(struct query *q, ir_val x, ir_shard have, ir_shard h)
+{
+	enum { MOST_NEXT = 4 };
+	const struct values *v = q->v;
+	struct { uint32_t op, k; } r[MOST_NEXT];
+	uint32_t own = (uint32_t)(q->o - v->fn->op.p);
+	ir_type t = v->fn->val.p[x].type;
+	struct values with = *v;
+	struct move *moved = ARENA_NEW(&q->p->a, struct move, v->nmoved + 1);
+	int n = 0;
+	double s = 0;
+	bool kept = part_local(q->p, t, h) <= part_local(q->p, t, have);
+	for (uint32_t u = ir_use_first(v->fn, x); u; u = ir_use_next(v->fn, u)) {
+		uint32_t op = ir_use_op(v->fn, u);
+		if (op <= own || (n && r[n - 1].op == op) || !all_made(v, &v->fn->op.p[op]))
+			continue;
+		if (n == MOST_NEXT)
+			memmove(r, r + 1, sizeof *r * (size_t)--n);
+		r[n].op = op;
+		r[n++].k = ir_use_operand(v->fn, u);
+	}
+	if (v->nmoved)
+		memcpy(moved, v->moved, sizeof *moved * (size_t)v->nmoved);
+	moved[with.nmoved++] = (struct move){ v->map[x], v->map[x], t, have, h, v->at };
+	with.moved = moved;
+	for (int i = 0; i < n; i++) {
+		ir_shard to;
+		s += reads(q->p, kept || r[i].op - own < PART_NEAR ? &with : v, r[i].op, r[i].k, have, &to);
 	}
 	return s;
 }

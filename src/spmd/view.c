@@ -321,6 +321,39 @@ static bool same_source(const struct source *a, const struct source *b, int rank
 	return a->v == b->v && a->sh == b->sh && a->fill == b->fill && !memcmp(a->dim, b->dim, sizeof *a->dim * (size_t)rank);
 }
 
+/* Parts of one value that is turned round along several dimensions that are cut: each is turned and goes at once to the device on the other side.
+ * done: these dimensions.  0: there are not several. */
+static ir_val turned_round(struct part *p, struct ir_b *b, const struct making *k, ir_shard lies, ir_val v, bool *done)
+{
+	uint32_t mesh = p->m->shard.p[k->to].mesh;
+	struct axes l = {0};
+	int64_t dims[IR_MAX_RANK + 1] = {0};
+	for (int d = 0; d < k->v->rank && k->v->npiece == 1; d++) {
+		const struct run *r = &k->v->piece[0].run[d];
+		int64_t n = k->v->dim[d];
+		done[d] = k->moved[d] && ir_shard_parts(p->m, k->to, d) > 1 && ir_shard_parts(p->m, lies, d) > 1 && covers(r, n) && r->by == -1 && r->from == n - 1 &&
+		          k->v->source[k->v->piece[0].source].dim[d] == n;
+		if (!done[d])
+			continue;
+		dims[++dims[0]] = d;
+		l = axes_join(&p->a, l, part_axes(p, k->to, d));
+	}
+	if (dims[0] < 2) {
+		memset(done, 0, sizeof *done * IR_MAX_RANK);
+		return 0;
+	}
+	ir_type t = b->fn->val.p[v].type;
+	v = ir_emit(b, IR_reverse, 1, &v, t, dims, (uint32_t)dims[0] + 1);
+	const struct ir_group_info *g = &p->m->group.p[part_group(p, mesh, l)];
+	int64_t *w = ARENA_NEW(&p->a, int64_t, 2 * p->ndev + 1);
+	for (int row = 0; row < g->nrow; row++)
+		for (int i = 0; i < g->ncol; i++) {
+			w[++w[0]] = g->id[row * g->ncol + g->ncol - 1 - i];
+			w[++w[0]] = g->id[row * g->ncol + i];
+		}
+	return ir_emit_raw(b, IR_collective_permute, 1, &v, 1, &t, w, (uint32_t)w[0] + 1);
+}
+
 static ir_val put_together(struct part *p, struct ir_b *b, const struct making *k)
 {
 	const struct view *v = k->v;
@@ -347,10 +380,14 @@ static ir_val put_together(struct part *p, struct ir_b *b, const struct making *
 				s[i].v = along(p, b, s[i].v, d, v->piece[i].run[d], v->dim[d], k->fill);
 		whole = s[i].v;
 	}
+	bool done[IR_MAX_RANK] = {0};
+	ir_val turned = whole ? turned_round(p, b, k, lies[v->piece[0].source], whole, done) : 0;
+	if (turned)
+		s[0].v = whole = turned;
 	for (int d = 0; d < v->rank; d++) {
 		struct axes l = part_axes(p, k->to, d);
 		int64_t parts = axes_size(l), *start = ARENA_NEW(&p->a, int64_t, parts);
-		if (!k->moved[d] || parts == 1)
+		if (!k->moved[d] || parts == 1 || done[d])
 			continue;
 		for (int r = 0; r < parts; r++)
 			start[r] = r * (v->dim[d] / parts);

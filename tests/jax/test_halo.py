@@ -402,6 +402,13 @@ def test_bytes_of_turns(n):
 
 
 @pytest.mark.only_rondo("Rondo's collectives")
+def test_bytes_of_what_is_turned_round():
+    """Along two dimensions a part goes once."""
+    x = np.zeros((64, 96), np.float32)
+    assert moved(lambda x: x[::-1, ::-1], [x], [("x", "y")], mesh(2, 2), ("x", "y")) == (x.nbytes / 4, {"permute"})
+
+
+@pytest.mark.only_rondo("Rondo's collectives")
 def test_bytes_of_rows():
     """Rows of a stack come alone; what is there twice comes once."""
     w, m = np.zeros((8, 128, 256), np.float32), mesh(4)
