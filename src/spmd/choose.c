@@ -167,7 +167,8 @@ static struct cost price(struct query *q, const struct axes *f)
 		double local = (double)ir_type_of(p->m, ty)->bytes;
 		for (int d = 0; d < x->rank[t]; d++)
 			local /= (double)ir_shard_parts(p->m, h, d);
-		c.ns += plan_part_time(p->plan->table, DT_f32, 0, local);   /* memory is read and written */
+		if (q->o->kind != IR_reshape)        /* memory is read and written */
+			c.ns += plan_part_time(p->plan->table, DT_f32, 0, local);
 		if (t < x->nin) {
 			bool same = part_copy(q->v, v, h) != 0 || part_counts(p, fn, v, h);       /* counted where it is read */
 			for (int i = 0; i < t && !same; i++)
@@ -507,15 +508,7 @@ double part_readers(struct part *p, const struct values *v, ir_val x, ir_shard h
 	return s;
 }
 
-static bool all_made(const struct values *v, const struct ir_op *o)
-{
-	for (uint32_t k = 0; k < o->nin; k++)
-		if (!v->map[ir_in(v->fn, o, k)])
-			return false;
-	return true;
-}
-
-/* Nanoseconds that those who read x behind the op take, if that has it brought from how it lies to h: of those whose other operands are there, too. */
+/* Nanoseconds that those who read x behind the op take, if that has it brought from how it lies to h. */
 static double readers_next(struct query *q, ir_val x, ir_shard have, ir_shard h)
 {
 	enum { MOST_NEXT = 4 };
@@ -527,10 +520,9 @@ static double readers_next(struct query *q, ir_val x, ir_shard have, ir_shard h)
 	struct move *moved = ARENA_NEW(&q->p->a, struct move, v->nmoved + 1);
 	int n = 0;
 	double s = 0;
-	bool kept = part_local(q->p, t, h) <= part_local(q->p, t, have);
 	for (uint32_t u = ir_use_first(v->fn, x); u; u = ir_use_next(v->fn, u)) {
 		uint32_t op = ir_use_op(v->fn, u);
-		if (op <= own || (n && r[n - 1].op == op) || !all_made(v, &v->fn->op.p[op]))
+		if (op <= own || op - own >= PART_NEAR || (n && r[n - 1].op == op))
 			continue;
 		if (n == MOST_NEXT)
 			memmove(r, r + 1, sizeof *r * (size_t)--n);
@@ -543,7 +535,7 @@ static double readers_next(struct query *q, ir_val x, ir_shard have, ir_shard h)
 	with.moved = moved;
 	for (int i = 0; i < n; i++) {
 		ir_shard to;
-		s += reads(q->p, kept || r[i].op - own < PART_NEAR ? &with : v, r[i].op, r[i].k, have, &to);
+		s += reads(q->p, &with, r[i].op, r[i].k, have, &to);
 	}
 	return s;
 }
