@@ -2,7 +2,7 @@
  * least twice. */
 #include "impl.h"
 
-enum { MOST = 6, MOST_TURNED = 3 };        /* lists that are tried in all combinations; of those that turn an operand */
+enum { MOST = 6, MOST_TURNED = 3, MOST_IDLE = 2 };   /* lists that are tried in all combinations; of those that turn an operand; of axes that are idle */
 
 /* Times that differ by the rounding of their sums alone are equal: the first of them is taken. */
 static bool less(double a, double b) { return a < b * (1 - 1e-12); }
@@ -259,6 +259,54 @@ static bool listed(const struct way *way, int n, struct way w)
 	return false;
 }
 
+/* The axes of the mesh by which nothing of o lies, and no manual computation around. */
+static struct axes idle_axes(struct query *q)
+{
+	const struct part *p = q->p;
+	const struct ir_mesh *mesh = &p->m->mesh.p[q->mesh];
+	struct ir_axis_ref *idle = ARENA_NEW(&q->p->a, struct ir_axis_ref, mesh->naxis + 1);
+	int n = 0;
+	for (int a = 0; a < mesh->naxis && !(p->apart.n && p->apart_of != q->mesh); a++) {
+		bool used = mesh->axis[a].size == 1;
+		for (int i = 0; i < p->apart.n; i++)
+			used |= p->apart.p[i].axis == a;
+		for (int t = 0; t < q->x->nin + q->x->nout && !used; t++) {
+			ir_shard h = t < q->x->nin ? q->have[t] : q->v->want[q->o->out + (uint32_t)(t - q->x->nin)];
+			const struct ir_shard_info *i = &p->m->shard.p[h];
+			used = h && i->mesh != q->mesh;
+			for (int d = 0; d < i->rank && h; d++)
+				for (int k = 0; k < i->dim[d].naxis; k++)
+					used |= i->dim[d].axis[k].axis == a;
+			for (int k = 0; h && k < i->npart; k++)
+				used |= i->part[k].axis == a;
+		}
+		if (!used)
+			idle[n++] = (struct ir_axis_ref){ (uint16_t)a, 1, mesh->axis[a].size };
+	}
+	return (struct axes){ n, idle };
+}
+
+/* Devices that would calculate the same may share the largest factors that nothing else cuts. */
+static int shared_out(struct query *q, struct way *way, int n)
+{
+	const struct ir_axes *x = q->x;
+	struct axes idle = idle_axes(q);
+	for (int some = 0; some < MOST_IDLE && idle.n; some++) {
+		int best = -1;
+		for (int f = 0; f < x->nfactor; f++) {
+			bool free = x->factor[f].kind == FACTOR_EACH && (best < 0 || x->factor[f].size > x->factor[best].size) && dividing(idle, x->factor[f].size).n == idle.n;
+			for (int i = 0; i < n && free; i++)
+				free = way[i].f != f;
+			if (free && part_can(q->p, q->v->fn, q->o, x, f) && !along_can(q->p, q->v->fn, q->o, x, f))
+				best = f;
+		}
+		if (best < 0)
+			break;
+		way[n++] = (struct way){ best, idle, 0 };
+	}
+	return n;
+}
+
 /* The least price of all ways, and that way. */
 static struct axes *choose(struct query *q, struct cost *least)
 {
@@ -268,7 +316,7 @@ static struct axes *choose(struct query *q, struct cost *least)
 	const struct ir_fn *fn = q->v->fn;
 	struct axes *best = ARENA_NEW(&p->a, struct axes, x->nfactor + 1), *try = ARENA_NEW(&p->a, struct axes, x->nfactor + 1);
 	struct factor_axes *seen = ARENA_NEW(&p->a, struct factor_axes, x->nfactor + 1);
-	struct way way[MOST + MOST_TURNED], other[MOST_TURNED];
+	struct way way[MOST + MOST_TURNED + MOST_IDLE], other[MOST_TURNED];
 	int n = 0, nother = 0;
 	q->mesh = 0;
 	for (int i = 0; i < x->nin + x->nout && !q->mesh; i++) {
@@ -320,6 +368,8 @@ static struct axes *choose(struct query *q, struct cost *least)
 	for (int i = 0; i < nother; i++)
 		if (!listed(way, n, other[i]))
 			way[n++] = other[i];
+	if (q->ops && n)
+		n = shared_out(q, way, n);
 	*least = (struct cost){ -1, 0 };
 	for (unsigned set = 0; set < 1u << n; set++) {
 		memset(try, 0, sizeof *try * (size_t)x->nfactor);
