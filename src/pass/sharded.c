@@ -568,6 +568,14 @@ static void totals(const struct told *t, const struct trip *q, size_t n)
 
 /* --- warnings -------------------------------------------------------------------------------- */
 
+static int64_t parts_of(const struct ir_module *m, ir_shard h)
+{
+	int64_t n = 1;
+	for (int d = 0; d < m->shard.p[h].rank; d++)
+		n *= ir_shard_parts(m, h, d);
+	return n;
+}
+
 static int warnings(const struct told *t, const struct trip *q, size_t n)
 {
 	int found = 0;
@@ -588,9 +596,13 @@ static int warnings(const struct told *t, const struct trip *q, size_t n)
 				str_addf(&w, " x%.4g", runs[i]);
 			str_addf(&w, " go into each device to have operand %d as ", x->k);
 			ir_print_spec(&w, t->m, x->to);
-			str_add(&w, "; avoided by jax.lax.with_sharding_constraint(operand, ");
-			ir_print_spec(&w, t->m, x->advice);
-			str_add(&w, ") where it is made");
+			if (parts_of(t->m, x->advice) >= parts_of(t->m, x->from)) {
+				str_add(&w, "; avoided by jax.lax.with_sharding_constraint(operand, ");
+				ir_print_spec(&w, t->m, x->advice);
+				str_add(&w, ") where it is made");
+			} else {
+				str_add(&w, "; it has no other dimension that could be cut instead");
+			}
 		} else if (x->need >= 0 && moved[i] > x->need * 1.01) {
 			reason(&w, t, x);
 			str_add(&w, " moves ");

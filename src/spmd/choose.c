@@ -445,23 +445,20 @@ const struct values *part_values(struct part *p, const struct ir_fn *fn)
 	return p->values[fn->id];
 }
 
-/* h without what rows are spread by; inward: what they were spread by cuts another dimension, if one can be. */
-static ir_shard whole_rows(struct part *p, const struct ir_type_info *t, ir_shard h, bool inward)
+/* h without what rows are spread by: that cuts dimension d instead, if d is one (not 0) that it divides. */
+static ir_shard whole_rows(struct part *p, const struct ir_type_info *t, ir_shard h, int d)
 {
 	struct axes rows = part_axes(p, h, 0);
-	for (int d = 1; d < t->rank && rows.n && inward; d++)
-		if (t->dim[d] % (ir_shard_parts(p->m, h, d) * axes_size(rows)) == 0) {
-			struct ir_shard_info n = p->m->shard.p[h];
-			struct ir_dim_shard *dim = ARENA_NEW(&p->a, struct ir_dim_shard, t->rank);
-			memcpy(dim, n.dim + 1, sizeof *dim * (size_t)(t->rank - 1));
-			struct axes l = axes_join(&p->a, (struct axes){ dim[d - 1].naxis, dim[d - 1].axis }, rows);
-			dim[d - 1].naxis = l.n;
-			dim[d - 1].axis = (struct ir_axis_ref *)l.p;
-			n.rank = t->rank - 1;
-			n.dim = dim;
-			return part_shifted(p, ir_shard_add(p->m, &n), t->rank, -1);
-		}
-	return part_shifted(p, part_shifted(p, h, t->rank - 1, 1), t->rank, -1);
+	if (!d || !rows.n || t->dim[d] % (ir_shard_parts(p->m, h, d) * axes_size(rows)))
+		return part_shifted(p, part_shifted(p, h, t->rank - 1, 1), t->rank, -1);
+	struct ir_shard_info n = p->m->shard.p[h];
+	struct ir_dim_shard *dim = ARENA_NEW(&p->a, struct ir_dim_shard, t->rank);
+	memcpy(dim, n.dim, sizeof *dim * t->rank);
+	struct axes l = axes_join(&p->a, (struct axes){ dim[d].naxis, dim[d].axis }, rows);
+	dim[d] = (struct ir_dim_shard){ .naxis = l.n, .axis = (struct ir_axis_ref *)l.p };
+	dim[0] = (struct ir_dim_shard){0};
+	n.dim = dim;
+	return ir_shard_add(p->m, &n);
 }
 
 /* Rows themselves are not spread over devices.  What they were spread by cuts another dimension, so that less travels before the loop, but perhaps a part
@@ -469,13 +466,21 @@ static ir_shard whole_rows(struct part *p, const struct ir_type_info *t, ir_shar
 ir_shard part_stack_place(struct part *p, const struct values *body, ir_val row, ir_type t, ir_shard h, double turns, double *ns)
 {
 	const struct ir_type_info ti = *ir_type_of(p->m, t);
-	ir_shard at[2] = { whole_rows(p, &ti, h, true), whole_rows(p, &ti, h, false) };
-	double s[2];
-	for (int i = 0; i < 1 + (at[0] != at[1]); i++)
-		s[i] = part_travel(p, t, h, at[i]).ns + turns * part_readers(p, body, row, part_shifted(p, at[i], ti.rank - 1, 1));
-	bool whole = at[0] != at[1] && s[1] < s[0] / 2 && part_local(p, t, at[1]) - part_local(p, t, h) <= p->spare;
-	*ns = s[whole];
-	return at[whole];
+	ir_shard whole = whole_rows(p, &ti, h, 0), best = whole;
+	*ns = part_travel(p, t, h, whole).ns + turns * part_readers(p, body, row, part_shifted(p, whole, ti.rank - 1, 1));
+	bool room = part_local(p, t, whole) - part_local(p, t, h) <= p->spare;
+	double all = *ns;
+	for (int d = 1; d < ti.rank; d++) {
+		ir_shard at = whole_rows(p, &ti, h, d);
+		if (at == whole)
+			continue;
+		double s = part_travel(p, t, h, at).ns + turns * part_readers(p, body, row, part_shifted(p, at, ti.rank - 1, 1));
+		if (best == whole ? !room || all >= s / 2 : less(s, *ns)) {
+			best = at;
+			*ns = s;
+		}
+	}
+	return best;
 }
 
 /* What a loop reads of operand k that lies as h: of stacks a slice each turn. */

@@ -274,6 +274,7 @@ struct scope {
 	struct view **view;        /* of values that are not made yet (map: 0) */
 	struct move moved[16], *kept;
 	int last;
+	uint64_t *asked, asking;   /* by value: which question it was looked at for, and how far */
 	ir_shard *adds;            /* by result: the parts of a sum that are added to a parameter to make it, and to nothing else */
 };
 void scope_init(struct part *p, struct scope *s, const struct ir_fn *from, struct ir_fn *to);

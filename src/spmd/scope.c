@@ -3,11 +3,13 @@
 
 #include <math.h>
 
+enum { FAR = 8 };          /* ops that parts of a sum are followed through */
+
 void scope_init(struct part *p, struct scope *s, const struct ir_fn *from, struct ir_fn *to)
 {
 	size_t n = from->val.n;
 	*s = (struct scope){ .from = from, .b = { p->m, to, 0 }, .map = ARENA_NEW(&p->a, ir_val, n), .sh = ARENA_NEW(&p->a, ir_shard, n), .end = ARENA_NEW(&p->a, ir_shard, n),
-	                     .view = ARENA_NEW(&p->a, struct view *, n), .adds = ARENA_NEW(&p->a, ir_shard, n), .kept = ARENA_NEW(&p->a, struct move, n) };
+	                     .view = ARENA_NEW(&p->a, struct view *, n), .adds = ARENA_NEW(&p->a, ir_shard, n), .asked = ARENA_NEW(&p->a, uint64_t, n), .kept = ARENA_NEW(&p->a, struct move, n) };
 	for (ir_val v = 1; v < n; v++)
 		s->end[v] = (ir_shard)PART_ANY;
 	s->v = *part_values(p, from);
@@ -157,6 +159,16 @@ static bool linear(struct part *p, struct scope *s, const struct ir_op *o)
 	}
 }
 
+/* Is what x is read for looked at as far as that for the first time since `asking` last grew?  Many ways may lead to it. */
+static bool not_asked(struct scope *s, ir_val x, int far)
+{
+	uint64_t now = s->asking * (FAR + 1) + (unsigned)far + 1;
+	if (s->asked[x] >= now)
+		return false;
+	s->asked[x] = now;
+	return true;
+}
+
 /* Does an op of the function, other than `but`, need the sum that x is parts of?  What holds functions may, or may not.  far: or what is made of x, itself such parts. */
 static bool summed_here(struct part *p, struct scope *s, ir_val x, const struct ir_op *but, int far)
 {
@@ -167,7 +179,7 @@ static bool summed_here(struct part *p, struct scope *s, ir_val x, const struct 
 		case IR_loop: case IR_case: case IR_manual: case IR_optimization_barrier: case IR_sharding_constraint: case IR_sharding_group: case IR_inspect_sharding:
 			break;
 		default:
-			any = q != but && (!linear(p, s, q) || (far && summed_here(p, s, q->out, NULL, far - 1)));
+			any = q != but && (!linear(p, s, q) || (far && not_asked(s, q->out, far - 1) && summed_here(p, s, q->out, NULL, far - 1)));
 		}
 	}
 	return any;
@@ -176,11 +188,11 @@ static bool summed_here(struct part *p, struct scope *s, ir_val x, const struct 
 /* Would the sum that x is parts of be made twice if o made parts of it? */
 static bool summed_twice(struct part *p, struct scope *s, const struct ir_op *o, ir_val x)
 {
-	enum { FAR = 8 };
 	uint32_t uses = 0;
 	for (uint32_t u = ir_use_first(s->from, x); u; u = ir_use_next(s->from, u))
 		uses++;
 	bool result = uses < s->from->val.p[x].nuse && (s->end[x] == (ir_shard)PART_ANY || !part_sum(p, s->end[x]));
+	s->asking++;
 	return summed_here(p, s, x, o, 0) || (result && summed_here(p, s, o->out, NULL, FAR));
 }
 

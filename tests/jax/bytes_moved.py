@@ -211,16 +211,16 @@ class Layout:
         return p, like((B, S, D)), like((B, S, D))
 
 
-def layout(axes, batch=None, fsdp=None, tensor=None, seq=None, expert=None, **kw):
-    """Specs by what the axes are for, as rules of logical axes give them."""
+def layout(axes, batch=None, fsdp=None, tensor=None, seq=None, context=None, expert=None, **kw):
+    """Specs by what the axes are for, as rules of logical axes give them.  seq: of rows between layers' halves; context: of rows all the way."""
     rows = (batch,) if isinstance(batch, str) else batch
     p = {k: P(fsdp, tensor, None) for k in "qkv"} | {"o": P(tensor, None, fsdp)}
     p |= {"g": P(expert, fsdp, tensor), "u": P(expert, fsdp, tensor), "w": P(expert, tensor, fsdp)} if expert else \
         {"g": P(fsdp, tensor), "u": P(fsdp, tensor), "w": P(tensor, fsdp)}
     groups = tuple(a for a in rows or () if a != expert) or None  # rows that lie on the axis of the experts go to them
-    at = {"in": P(rows, None, None), "out": P(rows, seq, None), "heads": P(rows, None, tensor, None), "ff": P(rows, None, tensor),
+    at = {"in": P(rows, context, None), "out": P(rows, seq or context, None), "heads": P(rows, context, tensor, None), "ff": P(rows, context, tensor),
           "experts": P(expert, groups, None, None)}
-    return Layout(axes, sparse=bool(expert), x=P(rows, seq, None), p=p, at=at, **kw)
+    return Layout(axes, sparse=bool(expert), x=P(rows, seq or context, None), p=p, at=at, **kw)
 
 
 def bytes_of(shapes, names):
@@ -241,12 +241,17 @@ LAYOUTS = {
     # tokens go to experts and back, and so do their gradients; what all experts share is as data
     "expert": layout({"x": 8}, batch="x", expert="x",
                      least=4 * SHARE * 4 * B * C * E * D / N + 2 * SHARE * bytes_of(SPARSE, ("q", "k", "v", "o", "n1", "n2", "r"))),
+    # keys and values are gathered, and again for the gradient, and theirs reduced and scattered; weights are as data
+    "context": layout({"x": 8}, context="x", least=6 * SHARE * A + 2 * SHARE * (WEIGHTS + NORMS)),
     "data_fsdp": layout({"d": 2, "f": 4}, batch=("d", "f"), fsdp="f"),
     "data_tensor": layout({"d": 4, "t": 2}, batch="d", tensor="t"),
     "fsdp_tensor": layout({"f": 4, "t": 2}, batch="f", fsdp="f", tensor="t"),
     "data_fsdp_tensor": layout({"d": 2, "f": 2, "t": 2}, batch=("d", "f"), fsdp="f", tensor="t"),
     "fsdp_tensor_sequence": layout({"f": 2, "t": 4}, batch="f", fsdp="f", tensor="t", seq="t"),
     "data_expert": layout({"d": 2, "e": 4}, batch=("d", "e"), expert="e"),
+    "context_tensor": layout({"c": 4, "t": 2}, context="c", tensor="t"),
+    "fsdp_context_tensor": layout({"f": 2, "c": 2, "t": 2}, batch="f", fsdp="f", context="c", tensor="t"),
+    "expert_tensor": layout({"e": 4, "t": 2}, batch="e", expert="e", tensor="t"),
     "fsdp_expert": layout({"f": 2, "e": 4}, batch=("f", "e"), fsdp="f", expert="e"),
 }
 

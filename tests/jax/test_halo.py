@@ -425,6 +425,24 @@ def test_bytes_of_rows():
     assert moved(lambda i: jnp.isin(i, i[::100]), [i], [("x",)], m)[0] <= 2 * 41 * 4
 
 
+@pytest.mark.only_rondo("Rondo's collectives")
+def test_bytes_of_loops_over_rows():
+    """Rows that are spread over devices are cut along the dimension that has least sent in the turns."""
+    w = np.zeros((64, 256, 256), np.float32)
+    sent, kinds = moved(lambda w: lax.scan(lambda c, r: (c @ r, None), jnp.ones((256, 256)), w)[0], [w], [("x",)], mesh(4))
+    assert kinds <= {"all_gather", "all_to_all"} and sent <= 1.001 * w.nbytes
+
+
+@pytest.mark.only_rondo("Rondo's collectives")
+def test_bytes_of_idle_axes():
+    """Devices that would make the same product make parts of it: less of an operand comes to them, too."""
+    x = np.zeros((1024, 1024), np.float32)
+    sent, _ = moved(lambda x: x @ x, [x], [("x",)], mesh(2, 2), ("x",))
+    assert sent <= 0.5 * x.nbytes
+    y = whole(1024, 1024) % 3
+    check(lambda x: x @ x, [y], [("x",)], mesh(2, 2), ("x",))
+
+
 def test_rows():
     w = whole(8, 96, 128)
     m = mesh(4)
