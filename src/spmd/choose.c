@@ -2,10 +2,12 @@
  * least twice. */
 #include "impl.h"
 
+#include <math.h>
+
 enum { MOST = 6, MOST_TURNED = 3, MOST_IDLE = 2 };   /* lists that are tried in all combinations; of those that turn an operand; of axes that are idle */
 
 /* Times that differ by the rounding of their sums alone are equal: the first of them is taken. */
-static bool less(double a, double b) { return a < b * (1 - 1e-12); }
+static bool less(double a, double b) { return a < b - fabs(b) * 1e-12; }
 
 struct way { int f; struct axes l; double weight; };
 
@@ -88,8 +90,8 @@ bool part_counts(const struct part *p, const struct ir_fn *fn, ir_val v, ir_shar
 	return false;
 }
 
-/* What is asked about an op.  ahead: results cost what their readers take, else what bringing them to where propagation has them does, and operands
- * what those take that read them next, who find what was brought elsewhere. */
+/* What is asked about an op.  ahead: results cost what their readers take, else what bringing them to where propagation has them does, and
+ * operands what is saved to those that read them next, who find what was brought elsewhere. */
 enum { KNOWN = 24 };
 struct query {
 	struct part *p;
@@ -107,7 +109,7 @@ struct cost { double ns, bytes; };
 
 static double readers_next(struct query *q, ir_val x, ir_shard have, ir_shard h);
 
-/* Nanoseconds of all that happens to result v which is made as h, or next to operand number t, which is read as h. */
+/* Nanoseconds of all that happens to result v which is made as h, or how much more readers of operand number t take that is read as h. */
 static double afterwards(struct query *q, ir_val v, int t, ir_shard h)
 {
 	for (int i = 0; i < q->nknown; i++)
@@ -146,7 +148,7 @@ static struct plan_group neighbours(struct query *q, const struct axes *f)
 	return g;
 }
 
-/* Apart from what is the same for every choice; less than nothing: it is no choice. */
+/* Apart from what is the same for every choice; bytes less than nothing: it is no choice. */
 static struct cost price(struct query *q, const struct axes *f)
 {
 	struct part *p = q->p;
@@ -155,7 +157,7 @@ static struct cost price(struct query *q, const struct axes *f)
 	struct cost c = { 0 };
 	double parts = 1, along = along_bytes(p, fn, q->o, x, f);
 	if (along < 0)
-		return (struct cost){ -1, 0 };
+		return (struct cost){ 0, -1 };
 	if (along > 0)
 		travels(&c, (struct travel){ along, plan_move_time(p->plan, COLL_permute, neighbours(q, f), along) });
 	for (int i = 0; i < x->nfactor; i++)
@@ -175,7 +177,7 @@ static struct cost price(struct query *q, const struct axes *f)
 				same = ir_in(fn, q->o, (uint32_t)i) == v && part_shard(p, x, i, q->mesh, f) == h;
 			if (!same)
 				travels(&c, part_travel(p, ty, q->have[t], h));
-			if (q->ahead && q->v->map[v] && fn->val.p[v].nuse > 1 && !part_sum(p, q->have[t]))
+			if (q->ahead && h != q->have[t] && q->v->map[v] && fn->val.p[v].nuse > 1 && !part_sum(p, q->have[t]))
 				c.ns += afterwards(q, v, t, h);
 			continue;
 		}
@@ -370,7 +372,7 @@ static struct axes *choose(struct query *q, struct cost *least)
 			way[n++] = other[i];
 	if (q->ops && n)
 		n = shared_out(q, way, n);
-	*least = (struct cost){ -1, 0 };
+	*least = (struct cost){ 0, -1 };
 	for (unsigned set = 0; set < 1u << n; set++) {
 		memset(try, 0, sizeof *try * (size_t)x->nfactor);
 		bool legal = true;
@@ -387,9 +389,9 @@ static struct axes *choose(struct query *q, struct cost *least)
 		if (!legal || !part_contiguous(x, try) || !even(p->m, fn, o, x, try))
 			continue;
 		struct cost c = price(q, try);
-		if (c.ns >= 0 && p->rec)
+		if (c.bytes >= 0 && p->rec)
 			why_try(p, o, x, try, c.ns);
-		if (c.ns >= 0 && (least->ns < 0 || less(c.ns, least->ns))) {
+		if (c.bytes >= 0 && (least->bytes < 0 || less(c.ns, least->ns))) {
 			*least = c;
 			memcpy(best, try, sizeof *try * (size_t)x->nfactor);
 		}
@@ -563,7 +565,7 @@ double part_readers(struct part *p, const struct values *v, ir_val x, ir_shard h
 	return s;
 }
 
-/* Nanoseconds that those who read x behind the op take, if that has it brought from how it lies to h. */
+/* How much longer those take that read x behind the op, if that has it brought from how it lies to h. */
 static double readers_next(struct query *q, ir_val x, ir_shard have, ir_shard h)
 {
 	enum { MOST_NEXT = 4 };
@@ -590,7 +592,7 @@ static double readers_next(struct query *q, ir_val x, ir_shard have, ir_shard h)
 	with.moved = moved;
 	for (int i = 0; i < n; i++) {
 		ir_shard to;
-		s += reads(q->p, &with, r[i].op, r[i].k, have, &to);
+		s += reads(q->p, &with, r[i].op, r[i].k, have, &to) - reads(q->p, v, r[i].op, r[i].k, have, &to);
 	}
 	return s;
 }

@@ -344,7 +344,8 @@ static ir_val turned_round(struct part *p, struct ir_b *b, const struct making *
 	}
 	ir_type t = b->fn->val.p[v].type;
 	v = ir_emit(b, IR_reverse, 1, &v, t, dims, (uint32_t)dims[0] + 1);
-	const struct ir_group_info *g = &p->m->group.p[part_group(p, mesh, l)];
+	ir_group group = part_group(p, mesh, l);
+	const struct ir_group_info *g = &p->m->group.p[group];
 	int64_t *w = ARENA_NEW(&p->a, int64_t, 2 * p->ndev + 1);
 	for (int row = 0; row < g->nrow; row++)
 		for (int i = 0; i < g->ncol; i++) {
