@@ -193,7 +193,21 @@ static bool made(struct part *p, struct scope *s, struct way *w, ir_val x)
 	return true;
 }
 
-/* What moves elements along dimensions that are cut waits for who reads it.  Operands whose pieces would be no boxes then are made first. */
+/* Was what came to a device from op `first` on, to make what v shows, less than half of what gathering the largest of its sources would bring? */
+static bool came_cheap(struct part *p, struct scope *s, const struct view *v, enum dtype dt, size_t first)
+{
+	double came = 0, all = 0;
+	for (size_t i = first; i < s->b.fn->op.n; i++) {
+		const struct ir_op *o = &s->b.fn->op.p[i];
+		came += ir_info((enum ir_kind)o->kind)->flags & IR_COLL ? (double)ir_vtype(p->m, s->b.fn, o->out)->bytes : 0;
+	}
+	for (int i = 0; i < v->nsource; i++)
+		if (!v->source[i].fill)
+			all = MAX(all, part_travel(p, ir_tensor(p->m, dt, v->rank, v->source[i].dim), v->source[i].sh, 0).bytes);
+	return 2 * came <= all;
+}
+
+/* What moves elements along dimensions that are cut waits for who reads it.  An operand whose pieces would be no boxes then is made first. */
 static bool waits(struct part *p, struct scope *s, const struct ir_op *o)
 {
 	bool cut = false;
@@ -220,11 +234,10 @@ static bool waits(struct part *p, struct scope *s, const struct ir_op *o)
 	struct view *v = view_moved(p, &s->b, s->from, o, in);
 	struct way w = {0};
 	struct part_mark at = part_mark(p, &s->b);
-	for (int i = 0; i < operands && !v; i++) {
-		ir_val x = ir_in(s->from, o, (uint32_t)i);
-		if (in[i]->npiece == 1 || s->map[x] || !made(p, s, &w, x))
-			continue;
-		in[i] = seen(p, s, x);
+	size_t first = s->b.fn->op.n;
+	ir_val x = ir_in(s->from, o, 0);
+	if (!v && operands == 1 && in[0]->npiece > 1 && !s->map[x] && made(p, s, &w, x) && came_cheap(p, s, in[0], (enum dtype)scope_type(p, s, x)->dtype, first)) {
+		in[0] = seen(p, s, x);
 		v = view_moved(p, &s->b, s->from, o, in);
 	}
 	if (!v) {

@@ -1,5 +1,6 @@
 /* Elements moved along a cut dimension, by random chains of operations: each device has those that it shall have, and got from others exactly
- * those that it lacked; few chains are none that can be done so. */
+ * those that it lacked; few chains are none that can be done so, and get all, or half as much
+ * for something on the way. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -128,7 +129,7 @@ static void moved(void **unused)
 			fail_msg("%s\n%s", e->msg, s.p);
 		const struct ir_fn *fn = ir_main(m);
 		int got[DEVICES] = {0}, part = size / parts, own = c.n / parts;
-		bool all = false;
+		bool all = false, way = false;
 		for (size_t i = 0; i < fn->op.n; i++) {
 			const struct ir_op *o = &fn->op.p[i];
 			all |= o->kind == IR_all_gather || o->kind == IR_all_to_all;
@@ -141,10 +142,11 @@ static void moved(void **unused)
 			int lacks = 0;
 			for (int i = d * own; i < (d + 1) * own; i++)
 				lacks += c.at[i] >= 0 && c.at[i] / part != d;
-			if (!all && got[d] != lacks)
+			way |= !all && got[d] > lacks;
+			if (!all && (got[d] < lacks || 2 * got[d] > MAX(2 * lacks, 3 * (size - part))))
 				fail_msg("device %d lacks %d and gets %d\n%s", d, lacks, got[d], s.p);
 		}
-		gathered += all;
+		gathered += all || way;
 		struct eval_array in[DEVICES] = {0}, out[DEVICES] = {0};
 		int32_t v[MOST];
 		for (int i = 0; i < size; i++)
