@@ -156,7 +156,7 @@ struct err *rt_exec_fits(const struct rt_exec *x)
 	str_bytes(&s, (uint64_t)takes(x, false));
 	str_add(&s, ", and there are ");
 	str_bytes(&s, (uint64_t)have);
-	struct err *e = ERR(EXHAUSTED, "out of device memory: %s (RONDO_MEMORY, for all devices of the process, or what it may use)", s.p);
+	struct err *e = ERR(EXHAUSTED, "out of device memory: %s (RONDO_MEMORY, for all devices of the process, or 90 %% of what it may use; with RONDO_MEMORY=1T it is compiled all the same)", s.p);
 	str_free(&s);
 	return short_of(x, r, e);
 }
