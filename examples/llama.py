@@ -11,6 +11,8 @@ import time
 
 import numpy as np
 
+HEADS, KV_HEADS, VOCAB = 4, 2, 256
+
 
 def arguments():
     import __main__
@@ -26,6 +28,11 @@ def arguments():
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--out", default="demo_out", help="folder of loss.PLATFORM.tsv and loss.png")
     a = p.parse_args()
+    for name in "devices", "processes", "steps", "batch", "length", "layers", "width":
+        if getattr(a, name) < 1:
+            p.error(f"--{name} {getattr(a, name)}: at least 1")
+    if a.width % (2 * HEADS):
+        p.error(f"--width {a.width} is not {HEADS} heads of an even size")
     if a.devices % a.processes:
         p.error(f"{a.devices} devices cannot be spread over {a.processes} processes")
     if a.length % a.devices:
@@ -40,14 +47,18 @@ if ARGS.platform:
     jax.config.update("jax_platforms", "cpu" if ARGS.platform == "cpu" else f"{ARGS.platform},cpu")
 jax.config.update("jax_num_cpu_devices", ARGS.devices // ARGS.processes)
 if ARGS.processes > 1:
-    jax.distributed.initialize()
+    try:
+        jax.distributed.initialize()
+    except ValueError as e:
+        sys.exit(f"--processes {ARGS.processes}: nobody has started this as one of them ({e}): rondo launch -n {ARGS.processes} python {' '.join(sys.argv)}")
+    if jax.process_count() != ARGS.processes:
+        sys.exit(f"--processes {ARGS.processes}, but {jax.process_count()} were started")
 
 import jax.numpy as jnp  # noqa: E402
 import optax  # noqa: E402
 from jax import lax  # noqa: E402
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P  # noqa: E402
 
-HEADS, KV_HEADS, VOCAB = 4, 2, 256
 COMPUTE = jnp.bfloat16
 LEARNS = 100              # so many steps lower the loss by a quarter
 
@@ -68,6 +79,8 @@ def corpus():
 
 def batches(text, steps):
     """The same windows in the same order on every run."""
+    if ARGS.length >= len(text):
+        sys.exit(f"--length {ARGS.length}: there are {len(text)} bytes of text")
     rng = np.random.default_rng(ARGS.seed)
     for _ in range(steps):
         start = rng.integers(0, len(text) - ARGS.length - 1, ARGS.batch)
