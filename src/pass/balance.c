@@ -116,7 +116,7 @@ static void weigh(struct look *l)
 	const struct ring *r = l->r;
 	int n = (int)r->members, parts = n > MANY ? 2 : PARTS, all = n * parts;
 	struct work *w = ARENA_NEW(l->a, struct work, n);
-	const bool *seen = ring_seen(l->a, l->m, l->fn, r, parts, &l->hidden);
+	const bool *seen = ring_seen(l->a, l->m, l->fn, r, parts, parts, &l->hidden);
 	double flop = plan_part_time(l->o->plan.table, ir_vtype(l->m, l->fn, ir_in(l->fn, r->att, 0))->dtype, 1, 0), sum = 0;
 	double cell = (l->far ? MIN(flop, FAST) : flop) * ir_cost_of(l->m, l->fn, r->att).flops / parts / all;
 	for (int i = 0; i < all; i++)

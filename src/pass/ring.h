@@ -33,6 +33,7 @@ struct ring {
 	struct ring_chain to[3];             /* of results that are scattered; no end: the others */
 	int nres;
 	const int *hop[2];                   /* of each member's block, how far it goes each way (ring_reach) */
+	int64_t row[2][2];                   /* of a block that goes that way, the first row that is seen where it goes, and behind the last one (ring_reach) */
 	double hidden;                       /* scores up to it have no weight, as each row has others; -INFINITY: none are known (ring_reach) */
 	int heads, parts;                    /* the dimension of all operands of products that hosts have parts of, instead of rows, and in how many parts it goes (ring_heads) */
 	ir_val in[RING_IN], out[3];          /* what the region reads and gives */
@@ -78,11 +79,11 @@ int ring_result_dim(const struct ir_module *m, const struct ir_fn *fn, const str
 int ring_own_dim(const struct ir_module *m, const struct ir_fn *fn, const struct ring *r, uint32_t k);
 int ring_own_result_dim(const struct ir_module *m, const struct ir_fn *fn, const struct ring *r, int k);
 
-/* ring_seen.c: of part i of member k and part j of member b, of as many parts of what each has, at [k * parts + i][b * parts + j]: can anything that is calculated with
+/* ring_seen.c: of part i, of `own`, of member k and part j, of `parts`, of member b, at [k * own + i][b * parts + j]: can anything that is calculated with
  * the former, on k, depend on the latter, which is gathered from b?  Yes in one row of the group is yes.  Owned by the arena.  hidden: gets a number such that scores up
  * to it might as well be -inf; -INFINITY: there is none. */
-const bool *ring_seen(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const struct ring *r, int parts, double *hidden);
-/* Fills in r->hop, owned by the arena, where places have d members each: to all places that see any of a block, by as few hops as can be, and of such
+const bool *ring_seen(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const struct ring *r, int own, int parts, double *hidden);
+/* Fills in r->row, and r->hop, owned by the arena, where places have d members each: to all places that see any of a block, by as few hops as can be, and of such
  * ways one in as few turns as can be, to places before its own where that is the same; all: as if everybody saw everything. */
 void ring_reach(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, struct ring *r, int d, bool all);
 int ring_far(const struct ring *r, int way);             /* the most hops */

@@ -242,6 +242,33 @@ static uint32_t operands(struct turns *t, const ir_val *x, struct step s, ir_val
 	return n + 1;
 }
 
+/* x, a block along dimension dim, goes on that way: of it what somebody sees there, the rest is 0 then, and no score that counts is made from it. */
+static ir_val send_rows(const struct turns *t, int way, ir_val x, int dim, ir_loc loc)
+{
+	const struct ring *r = t->r;
+	struct ir_b *b = t->b;
+	const struct ir_type_info *i = ir_vtype(b->m, b->fn, x);
+	int64_t lo[IR_MAX_RANK] = { 0 }, hi[IR_MAX_RANK], by[IR_MAX_RANK], attr[3 * (IR_MAX_RANK + 1)] = { 0 };
+	enum dtype dt = i->dtype;
+	int rank = i->rank;
+	ir_type type = b->fn->val.p[x].type;
+	if (r->row[way][1] - r->row[way][0] == r->len || i->dim[dim] != r->len)
+		return ring_send(b, r, x, t->to, loc);
+	for (int d = 0; d < rank; d++) {
+		hi[d] = i->dim[d];
+		by[d] = 1;
+	}
+	for (int k = 0; k < 3; k++)             /* low, high, interior */
+		attr[k * (rank + 1)] = rank;
+	attr[1 + dim] = lo[dim] = r->row[way][0];
+	attr[rank + 2 + dim] = r->len - r->row[way][1];
+	hi[dim] = r->row[way][1];
+	ir_val sent = ring_send(b, r, ir_slice(b, x, lo, hi, by), t->to, loc);
+	if (!sent)
+		return 0;
+	return ir_emit(b, IR_pad, 2, (ir_val[]){ sent, ir_const_f(b, ir_scalar(b->m, dt), 0) }, type, attr, 3 * (uint32_t)(rank + 1));
+}
+
 /* Until all have what came for them, x. */
 static void meet(const struct turns *t, ir_val *x, uint32_t n)
 {
@@ -287,8 +314,9 @@ static void hand_on(const struct turns *t, const ir_val *x, struct step s, ir_va
 	ir_val sent[RING_IN];
 	for (uint32_t k = 0, i = 0; k < r->att->nin; k++)
 		if (r->way[k] == RING_ROUND && same(r, t->own, k) == k) {
-			sent[i] = ring_send(t->b, r, n ? first + i : v[i], t->to, r->from[k].end->loc);
-			i++;
+			ir_val y = n ? first + i : v[i];
+			const struct ir_op *g = r->from[k].end;
+			sent[i++] = k < r->nmust ? send_rows(t, s.way, y, (int)ir_attr(t->fn, g, AT_dim), g->loc) : ring_send(t->b, r, y, t->to, g->loc);      /* by what scores are made from it is said what is seen */
 		}
 	if (t->barrier)
 		meet(t, sent, round);
@@ -333,12 +361,13 @@ static void send_sums(const struct turns *t, struct step s, int k, ir_val *sum, 
 		int b = block_at(r, t->d, s, c);
 		t->to[c] = r->hop[s.way][b] > s.t ? place_of(r, t->d, next, b) : -1;
 	}
-	*sum = ring_send(t->b, r, x, t->to, r->to[k].end->loc);
+	int dim = ring_result_dim(t->b->m, t->fn, r, k);
+	*sum = send_rows(t, s.way, x, dim, r->to[k].end->loc);
 	for (int c = 0; c < r->members; c++) {
 		int b = block_at(r, t->d, s, c);
 		t->to[c] = r->hop[s.way][b] == s.t ? b : -1;
 	}
-	ir_val came = ring_send(t->b, r, x, t->to, r->to[k].end->loc);
+	ir_val came = send_rows(t, s.way, x, dim, r->to[k].end->loc);
 	*home = *home && came ? ir_bin(t->b, ELEM_add, *home, came) : came ? came : *home;
 }
 

@@ -71,11 +71,11 @@ static bool all_have(struct look *l, int64_t dev, int64_t t0, int64_t t1, double
 /* Where part i of `parts` of n begins. */
 static int64_t cut(int64_t n, int i, int parts) { return n * i / parts; }
 
-const bool *ring_seen(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const struct ring *r, int parts, double *hidden)
+const bool *ring_seen(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const struct ring *r, int own, int parts, double *hidden)
 {
 	const struct ir_group_info *g = &m->group.p[r->group];
-	int n = (int)r->members, all = n * parts;
-	bool *seen = ARENA_NEW(a, bool, all * all);
+	int n = (int)r->members, nown = n * own, all = nown * n * parts;
+	bool *seen = ARENA_NEW(a, bool, all);
 	int64_t work = WORK;
 	const struct ir_type_info *q = ir_vtype(m, fn, ir_in(fn, r->att, 0)), *k = ir_vtype(m, fn, ir_in(fn, r->att, 1));
 	const struct ir_fn *of = ir_fn_of(m, (ir_fnid)ir_attr(fn, r->att, AT_fn));
@@ -85,21 +85,22 @@ const bool *ring_seen(struct arena *a, const struct ir_module *m, const struct i
 	struct kern_bound x = kern_bound_any(ir_vtype(m, of, 1)->dtype);
 	double finite = ir_vtype(m, of, 1)->dtype == DT_f64 ? F64_MOST : F32_MOST;
 	l->finite = (struct kern_bound){ -finite, finite, false };
-	double *most = ARENA_NEW(a, double, all * all), filled = -INFINITY;
-	for (int i = 0; i < all * all; i++)
+	double *most = ARENA_NEW(a, double, all), filled = -INFINITY;
+	for (int i = 0; i < all; i++)
 		most[i] = -INFINITY;
 	for (int row = 0; row < g->nrow; row++)
-		for (int i = 0; i < all; i++)
-			for (int b = 0; b < all; b++) {
-				int64_t dev = g->id[row * n + i / parts], own = r->side == RING_KEYS ? l->t : l->s;
-				int64_t at = cut(own, i % parts, parts), end = cut(own, i % parts + 1, parts);
+		for (int i = 0; i < nown; i++)
+			for (int b = 0; b < n * parts; b++) {
+				int64_t dev = g->id[row * n + i / own], mine = r->side == RING_KEYS ? l->t : l->s;
+				int64_t at = cut(mine, i % own, own), end = cut(mine, i % own + 1, own);
 				int64_t from = b / parts * r->len + cut(r->len, b % parts, parts), to = b / parts * r->len + cut(r->len, b % parts + 1, parts);
 				if (at == end || from == to)
 					continue;
 				struct kern_bound is = r->side == RING_KEYS ? score(l, dev, at, end, from, to, x) : score(l, dev, from, to, at, end, x);
-				most[i * all + b] = MAX(most[i * all + b], is.nan ? INFINITY : is.hi);
+				double *to_b = &most[i * n * parts + b];
+				*to_b = MAX(*to_b, is.nan ? INFINITY : is.hi);
 			}
-	for (int i = 0; i < all * all; i++)
+	for (int i = 0; i < all; i++)
 		if (most[i] < -APART)
 			filled = MAX(filled, most[i]);
 	bool rows = filled > -INFINITY;
@@ -110,7 +111,7 @@ const bool *ring_seen(struct arena *a, const struct ir_module *m, const struct i
 		for (int i = 0; i < n && rows && r->side == RING_KEYS; i++)
 			rows = all_have(l, l->row[i], 0, l->t, filled + APART + fabs(filled) * 1e-6);
 	}
-	for (int i = 0; i < all * all; i++)
+	for (int i = 0; i < all; i++)
 		seen[i] = work < 0 || !(most[i] == -INFINITY || (rows && most[i] < -APART));
 	*hidden = work < 0 || !rows ? -INFINITY : filled;
 	return seen;
@@ -144,13 +145,43 @@ int ring_far(const struct ring *r, int way)
 	return far;
 }
 
+/* Fills in r->row: of each block the rows that some place sees to which it goes that way; all of them, where they are many. */
+static void rows(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, struct ring *r, int d, const bool *seen)
+{
+	enum { PARTS = 16, MOST = 64 };
+	int n = (int)r->members;
+	double hidden;
+	r->row[0][0] = r->row[1][0] = 0;
+	r->row[0][1] = r->row[1][1] = r->len;
+	if (n > MOST || r->len < PARTS || !memchr(seen, false, sizeof *seen * (size_t)(n * n)))
+		return;
+	seen = ring_seen(a, m, fn, r, 1, PARTS, &hidden);
+	for (int way = 0; way < 2; way++) {
+		int first = PARTS, end = 0;
+		for (int b = 0; b < n; b++)
+			for (int t = 1; t <= r->hop[way][b]; t++)
+				for (int i = 0; i < d; i++) {
+					int host = ((way == RING_BEFORE ? b / d - t : b / d + t) % (n / d) + n / d) % (n / d);
+					const bool *its = &seen[((host * d + i) * n + b) * PARTS];
+					for (int j = 0; j < PARTS; j++) {
+						first = its[j] ? MIN(first, j) : first;
+						end = its[j] ? MAX(end, j + 1) : end;
+					}
+				}
+		if (end > first && (end - first) * 4 <= PARTS * 3) {
+			r->row[way][0] = cut(r->len, first, PARTS);
+			r->row[way][1] = cut(r->len, end, PARTS);
+		}
+	}
+}
+
 void ring_reach(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, struct ring *r, int d, bool all)
 {
 	int *hop[2][2], turns[2], n = (int)r->members;
 	bool *every = ARENA_NEW(a, bool, n * n);
 	memset(every, true, sizeof *every * (size_t)(n * n));
 	r->hidden = -INFINITY;
-	const bool *seen = all ? every : ring_seen(a, m, fn, r, 1, &r->hidden);
+	const bool *seen = all ? every : ring_seen(a, m, fn, r, 1, 1, &r->hidden);
 	for (int last = 0; last < 2; last++) {
 		for (int way = 0; way < 2; way++)
 			r->hop[way] = hop[last][way] = ARENA_NEW(a, int, n);
@@ -160,4 +191,5 @@ void ring_reach(struct arena *a, const struct ir_module *m, const struct ir_fn *
 	}
 	for (int way = 0; way < 2; way++)
 		r->hop[way] = hop[turns[1] < turns[0]][way];
+	rows(a, m, fn, r, d, seen);
 }

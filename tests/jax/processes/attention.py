@@ -171,14 +171,14 @@ if HEADS and not os.environ.get("FAR"):
 
 
 def bytes_into_a_host():
-    """Two hosts of two devices, over a cable of their own: what comes through it is each block that somebody on the other side sees, once, and the sums of its gradients,
+    """Two hosts of two devices, over a cable of their own: what comes through it is of each block the rows (in sixteenths) that somebody on the other side sees, once, and of the sums of its gradients,
     once; forward and backward send keys and values for themselves."""
     times, block = 20, 512 * 64 * 4
     q, k, v = (np.random.default_rng(i).normal(size=(1, 2048, h, 64)).astype(np.float32) for i, h in enumerate((4, 1, 1)))
     *lie, out = lies({"x": N}, *[P(None, "x")] * 4)
     # blocks of keys and values into host 0 and into host 1
-    for what, keep, blocks in (("all", None, (2, 2)), ("causal", lambda d: d >= 0, (0, 2)), ("window", lambda d: (d >= 0) & (d < 100), (0, 1)),
-                               ("both sides", lambda d: abs(d) < 100, (1, 1))):
+    for what, keep, blocks in (("all", None, (2, 2)), ("near", lambda d: (d >= 0) & (d < 30), (0, 1 / 16)), ("causal", lambda d: d >= 0, (0, 2)), ("window", lambda d: (d >= 0) & (d < 100), (0, 1 / 4)),
+                               ("both sides", lambda d: abs(d) < 100, (1, 1))):        # the one the first rows of a block, the other the last ones
         def f(q, k, v, keep=keep):
             x = jnp.einsum("bthd,bskd->bhts", q, k) / 8
             if keep:
