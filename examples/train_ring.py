@@ -24,6 +24,7 @@ def ring_attention(q, k, v):
     row = me * time_ + jnp.arange(time_)
     ring = [(i, (i + 1) % n) for i in range(n)]
 
+    @jax.checkpoint                     # a gradient makes the scores of a block again, or it would keep those of all turns
     def block(k, v, owner, m, l, acc):
         score = jnp.einsum("btkgd,bskd->bkgts", q, k, preferred_element_type=jnp.float32) * scale
         column = owner * time_ + jnp.arange(time_)
