@@ -72,7 +72,7 @@ static bool window_of(struct part *p, const struct ir_fn *fn, const struct ir_op
 	w->dilation = ir_attrs(fn, o, AT_rhs_dilation, &n)[k - 2];
 	w->reversed = ir_attrs(fn, o, AT_reversal, &n)[k - 2];
 	w->out = no;
-	return !w->inside || (ir_attr(fn, o, AT_feature_groups) == 1 && ir_attr(fn, o, AT_batch_groups) == 1);
+	return true;
 }
 
 /* What block r of `parts` needs of the padded operand: from start[r] on; how much. */

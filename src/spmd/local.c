@@ -42,9 +42,7 @@ bool part_can(struct part *p, const struct ir_fn *fn, const struct ir_op *o, con
 	switch ((enum ir_kind)o->kind) {
 	case IR_dot: case IR_attention: case IR_attention_grad:
 		return kind == FACTOR_EACH || kind == FACTOR_SUM;
-	case IR_convolution:                     /* groups are pairs of features */
-		if (ir_attr(fn, o, AT_feature_groups) > 1 || ir_attr(fn, o, AT_batch_groups) > 1)
-			return kind == FACTOR_EACH && ir_attr(fn, o, AT_batch_groups) == 1 && ir_axes_find(x, 1, f) < 0;
+	case IR_convolution:
 		if (kind == FACTOR_SUM) {            /* a contracted feature, not a place of the window */
 			int n;
 			return ir_axes_find(x, 0, f) == ir_attrs(fn, o, AT_lhs, &n)[1] && ir_axes_find(x, 1, f) == ir_attrs(fn, o, AT_rhs, &n)[0];
@@ -228,7 +226,12 @@ bool part_emit(struct part *p, struct ir_b *b, const struct ir_fn *fn, const str
 				size[d] = ir_type_of(p->m, t[0])->dim[d];
 		break;
 	}
-	case IR_reduce_window: case IR_convolution:
+	case IR_convolution:                     /* a device has some of the groups, which all three are made of */
+		for (int i = 0; i < x->nfactor; i++)
+			if (ir_axes_find(x, 0, i) >= 0 && ir_axes_find(x, 1, i) >= 0 && ir_axes_find(x, 2, i) >= 0)
+				*ir_attr_word(IR_convolution, w, ir_attr(fn, o, AT_batch_groups) > 1 ? AT_batch_groups : AT_feature_groups) /= axes_size(f[i]);
+		/* fallthrough */
+	case IR_reduce_window:
 		along_windows(p, b, fn, o, x, mesh, f, y, w);
 		break;
 	case IR_gather: {

@@ -244,6 +244,28 @@ def test_convolution_along_two(spec):
     check(conv(dict(s=1, pad=(1, 1), fg=4), 2), [x, whole(4, 1, 3, 3)], [spec, ()], m)
 
 
+@pytest.mark.parametrize("groups, depth", [(8, 8), (8, 16), (4, 8), (2, 12)])
+@pytest.mark.parametrize("spec", [("x",), (None, "x"), (None, None, "x"), ("x", None, "y"), (None, "y", "x")])
+def test_convolution_in_groups(groups, depth, spec):
+    """Of batch, space and channels any are cut: a device has some of the groups, and of the kernel's gradient parts are summed."""
+    m, x, w = mesh(2, 2) if "y" in spec else mesh(4), whole(8, 24, 8), whole(3, 8 // groups, depth, seed=1)
+    def f(x, w):
+        return lax.conv_general_dilated(x, w, (1,), [(2, 0)], dimension_numbers=("NWC", "WIO", "NWC"), feature_group_count=groups)
+    check(f, [x, w], [spec, ()], m)
+    check(jax.grad(lambda x, w: (f(x, w) ** 2).sum(), (0, 1)), [x, w], [spec, ()], m)
+
+
+@pytest.mark.only_rondo("Rondo's collectives")
+@pytest.mark.parametrize("spec, most", [(("x",), 1), ((None, "x"), 40), ((None, None, "x"), 0)])
+def test_bytes_of_a_depthwise_convolution(spec, most):
+    """The kernel's gradient is what travels, and rows at the edges: not what was convolved."""
+    x, w = np.zeros((16, 1024, 64), np.float32), np.zeros((4, 1, 64), np.float32)
+    def f(x, w):
+        return (lax.conv_general_dilated(x, w, (1,), [(3, 0)], dimension_numbers=("NWC", "WIO", "NWC"), feature_group_count=64) ** 2).sum()
+    sent, _ = moved(jax.grad(f, 1), [x, w], [spec, ()], mesh(4))
+    assert sent <= most * 2 * w.nbytes
+
+
 # --- scans, selections ---------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("n", MESHES)
