@@ -17,10 +17,7 @@ struct attn_record { ARR(struct attn_said) said; };
 
 /* A value that the ops give in the place of what made it: value `v` of the function is what attn_emit makes from values in (nin of them). */
 struct attn_exit { ir_val v; const ir_val *in; int nin; void *own; };
-struct attn_plan {
-	ARR(struct attn_exit) exit;
-	bool *gone;              /* per value, the caller's, false at first: a matrix that is needed no more */
-};
+struct attn_plan { ARR(struct attn_exit) exit; };
 
 /* around[v]: v is a matrix of queries by keys, or rows of sums over keys, of something that may be an attention.  fn->val.n entries. */
 void attn_around(struct arena *a, struct ir_module *m, const struct ir_fn *fn, bool all, bool *around);

@@ -397,6 +397,15 @@ static void list_leaf(void *user, ir_val v, int lab)
 	l->p[l->n++] = v;
 }
 
+static void add_exit(struct arena *a, struct own *w, const struct exit *e, struct attn_plan *out)
+{
+	struct own_exit *x = ARENA_NEW(a, struct own_exit, 1);
+	struct leaf_list l = { .a = a };
+	*x = (struct own_exit){ w, *e };
+	emit_leaves(w->m, &x->x, list_leaf, &l);
+	arr_push(&out->exit, ((struct attn_exit){ x->x.v, l.p, l.n, x }));
+}
+
 static void plan(struct arena *a, struct match *m, struct attn_plan *out)
 {
 	struct own *w = ARENA_NEW(a, struct own, 1);
@@ -409,13 +418,39 @@ static void plan(struct arena *a, struct match *m, struct attn_plan *out)
 	w->e = (struct env){ .m = m, .size = w->size, .get = got, .index = index_of, .user = w, .wide = DT_token };
 	w->e.o = (ir_val (*)[OF_FWD])ARENA_NEW(a, ir_val, OF_FWD * (m->fwd.n + 1));
 	w->e.d = (ir_val (*)[4])ARENA_NEW(a, ir_val, 4 * m->bwd.n + 4);
-	for (size_t i = 0; i < m->exit.n; i++) {
-		struct own_exit *x = ARENA_NEW(a, struct own_exit, 1);
-		struct leaf_list l = { .a = a };
-		*x = (struct own_exit){ w, m->exit.p[i] };
-		emit_leaves(m, &x->x, list_leaf, &l);
-		arr_push(&out->exit, ((struct attn_exit){ x->x.v, l.p, l.n, x }));
-	}
+	for (size_t i = 0; i < m->exit.n; i++)
+		add_exit(a, w, &m->exit.p[i], out);
+}
+
+/* Is w made of v by views and barriers alone? */
+static bool is_view_of(const struct ir_fn *fn, ir_val w, ir_val v)
+{
+	for (const struct ir_op *o; w != v; w = ir_in(fn, o, w - o->out))
+		if (!(o = ir_def(fn, w)) || (o->kind != IR_reshape && o->kind != IR_transpose && o->kind != IR_optimization_barrier))
+			return false;
+	return true;
+}
+
+/* What leaves one attention as a view, and comes into another one without that view, leaves it so, too. */
+static void add_seen_through(struct arena *a, const struct ir_fn *fn, struct attn_plan *p)
+{
+	bool *given = ARENA_NEW(a, bool, fn->val.n);
+	for (size_t i = 0; i < p->exit.n; i++)
+		given[p->exit.p[i].v] = true;
+	for (size_t i = 0, n = p->exit.n; i < n; i++)
+		for (int j = 0; j < p->exit.p[i].nin; j++) {
+			ir_val v = p->exit.p[i].in[j];
+			for (size_t k = 0; k < n && !given[v]; k++) {
+				const struct own_exit *w = p->exit.p[k].own;
+				struct exit x = w->x;
+				if (!w->own->m->c->of[v] || !is_view_of(fn, x.v, v))
+					continue;
+				x.v = v;
+				x.lab = w->own->m->c->of[v];
+				given[v] = true;
+				add_exit(a, w->own, &x, p);
+			}
+		}
 }
 
 ir_val attn_emit(const struct attn_exit *x, struct ir_b *b, const ir_val *in)
@@ -506,13 +541,12 @@ void attn_find(struct arena *a, struct ir_module *m, const struct ir_fn *fn, boo
 		if (told && rec)
 			arr_push(&rec->said, ((struct attn_said){ o->loc, c->why, c->where }));
 		if (told && !c->why) {
-			for (int k = 0; k < room->ntouched && out->gone; k++)
-				out->gone[room->touched[k]] |= cand_is_region(c, lab_of(c, c->of[room->touched[k]])->set);
 			plan(a, x, out);
 		} else {
 			free_match(x);
 		}
 	}
+	add_seen_through(a, fn, out);
 	if (room)
 		map_free(&room->checked);
 }

@@ -7,24 +7,25 @@ static void give(void *user, struct ir_b *b, int k, const ir_val *in, ir_val *ou
 	*out = attn_emit(&p->exit.p[k], b, in);
 }
 
-/* A barrier is without what is gone. */
-static ir_val other(void *user, struct ir_b *b, const struct ir_op *o, const ir_val *in)
+/* A barrier is without what nobody reads any more. */
+static ir_val less(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 {
-	const struct attn_plan *p = user;
-	bool any = false;
 	if (o->kind != IR_optimization_barrier)
 		return 0;
-	ir_val *x = mem_alloc(sizeof *x * (o->nin + 1));
-	ir_type *t = mem_alloc(sizeof *t * (o->nin + 1));
-	for (uint32_t k = 0; k < o->nin; k++) {
-		x[k] = p->gone[o->out + k] ? ir_const_i(b, ir_scalar(b->m, DT_i32), 0) : in[k];
-		t[k] = b->fn->val.p[x[k]].type;
-		any |= x[k] != in[k];
-	}
-	ir_val v = any ? ir_emit_raw(b, IR_optimization_barrier, o->nin, x, o->nin, t, NULL, 0) : 0;
-	mem_free(x);
-	mem_free(t);
-	return v;
+	ir_val *x = ARENA_NEW(r->a, ir_val, o->nin + 1);
+	ir_type *t = ARENA_NEW(r->a, ir_type, o->nin + 1);
+	uint32_t n = 0;
+	for (uint32_t k = 0; k < o->nin; k++)
+		if (r->live[o->out + k] & 1) {
+			t[n] = r->from->val.p[o->out + k].type;
+			x[n++] = in[k];
+		}
+	if (n == o->nin)
+		return 0;
+	ir_val v = ir_emit_raw(&r->b, IR_optimization_barrier, n, x, n, t, NULL, 0);
+	for (uint32_t k = 0; k < o->nin; k++)
+		r->map[o->out + k] = r->live[o->out + k] & 1 ? v++ : 0;
+	return REWRITE_MAPPED;
 }
 
 static void in_function(struct ir_module *m, ir_fnid f, bool all, struct attn_record *rec)
@@ -32,7 +33,7 @@ static void in_function(struct ir_module *m, ir_fnid f, bool all, struct attn_re
 	struct arena a;
 	const struct ir_fn *fn = ir_fn_of(m, f);
 	arena_init(&a);
-	struct attn_plan p = { .gone = ARENA_NEW(&a, bool, fn->val.n) };
+	struct attn_plan p = {0};
 	attn_find(&a, m, fn, all, rec, &p);
 	int n = (int)p.exit.n, *op = ARENA_NEW(&a, int, n + 1);
 	struct region *r = ARENA_NEW(&a, struct region, n + 1);
@@ -41,7 +42,7 @@ static void in_function(struct ir_module *m, ir_fnid f, bool all, struct attn_re
 		r[i] = (struct region){ .op = &op[i], .nop = 1, .in = p.exit.p[i].in, .nin = (size_t)p.exit.p[i].nin, .out = &p.exit.p[i].v, .nout = 1 };
 	}
 	if (n) {
-		struct ir_fn *g = pass_replace_regions(m, &a, fn, r, n, &(struct region_change){ .region = give, .other = other, .user = &p, .in_order = true });
+		struct ir_fn *g = pass_replace_regions(m, &a, fn, r, n, &(struct region_change){ .region = give, .user = &p, .in_order = true });
 		pass_replace(m, f, ir_rebuild(m, g));
 	}
 	attn_plan_free(&p);
@@ -148,12 +149,16 @@ struct err *pass_attention(const struct pass_opts *o, struct ir_module *m)
 	if (o->attention)
 		forget_left(o->attention);
 	pass_parts(m);
-	pass_recompute(m, all, &again);
+	pass_recompute(o, m, all, &again);
 	in_module(m, all, o->attention);
 	if (pass_recompute_undo(m, &again))
 		in_module(m, all, o->attention);      /* the loops that are back */
 	pass_keep_outputs(m);
 	pass_attention_parts(m, false);
+	if (pass_has(m, IR_attention) && pass_has(m, IR_optimization_barrier)) {
+		pass_rewrite(m, less, NULL, NULL);
+		pass_drop(m);
+	}
 	return NULL;
 }
 

@@ -562,9 +562,59 @@ static void loop_init(struct loop *l, struct rewrite *r, const struct ir_op *o, 
 	l->sunk = ARENA_NEW(r->a, struct sunk, l->v.n);
 }
 
+/* A case without results that are not read, and without operands that no branch reads then. */
+static ir_val drop_of_case(struct rewrite *r, const struct ir_op *o, const ir_val *in)
+{
+	int n;
+	const int64_t *branch = ir_attrs(r->from, o, AT_branch, &n);
+	ir_val *all = ARENA_NEW(r->a, ir_val, o->nin), *arg = ARENA_NEW(r->a, ir_val, o->nin), *out = ARENA_NEW(r->a, ir_val, o->nout + 1);
+	bool *wanted = ARENA_NEW(r->a, bool, o->nout + 1), *read = ARENA_NEW(r->a, bool, o->nin);
+	ir_type *t = ARENA_NEW(r->a, ir_type, o->nout + 1);
+	int64_t *words = ARENA_NEW(r->a, int64_t, n + 1);
+	uint32_t nin = 1, nout = 0;
+	for (uint32_t k = 0; k < o->nout; k++)
+		if ((wanted[k] = r->live[o->out + k] & 1))
+			t[nout++] = r->from->val.p[o->out + k].type;
+	for (int i = 0; i < n; i++) {
+		uint8_t *live = ir_live(r->a, r->m, ir_fn_of(r->m, (ir_fnid)branch[i]), wanted);
+		for (uint32_t k = 1; k < o->nin; k++)
+			read[k] |= live[k] || ir_vtype(r->m, r->from, ir_in(r->from, o, k))->dtype == DT_token;
+	}
+	all[0] = in[0];
+	for (uint32_t k = 1; k < o->nin; k++)
+		if (read[k])
+			all[nin++] = in[k];
+	if (nin == o->nin && nout == o->nout)
+		return 0;
+	words[0] = n;
+	for (int i = 0; i < n; i++) {
+		const struct ir_fn *was = ir_fn_of(r->m, (ir_fnid)branch[i]);
+		struct ir_b b = { r->m, ir_fn_new(r->m, ir_text(r->m, was->name)), o->loc };
+		for (uint32_t k = 1; k < o->nin; k++)
+			arg[k - 1] = read[k] ? ir_param(b.fn, was->val.p[k].type) : 0;
+		for (uint32_t k = 1; k < o->nin; k++)
+			if (!read[k])                        /* what reads it goes */
+				arg[k - 1] = ir_const_i(&b, was->val.p[k].type, 0);
+		ir_inline(&b, was->id, arg, out);
+		for (uint32_t k = 0; k < o->nout; k++)
+			if (wanted[k])
+				ir_result(b.fn, out[k]);
+		words[1 + i] = b.fn->id;
+	}
+	ir_val v = ir_emit_raw(&r->b, IR_case, nin, all, nout, t, words, (uint32_t)n + 1);
+	for (uint32_t k = 0; k < o->nout; k++) {
+		r->map[o->out + k] = wanted[k] ? v++ : 0;
+		if (wanted[k])
+			ir_shard_set(r->b.fn, v - 1, ir_shard_of(r->from, o->out + k));
+	}
+	return REWRITE_MAPPED;
+}
+
 /* Operands that are dead: no result read outside, and inside they only feed themselves. */
 static ir_val drop_op(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 {
+	if (o->kind == IR_case)
+		return drop_of_case(r, o, in);
 	if (o->kind != IR_loop)
 		return 0;
 	struct loop l;

@@ -184,7 +184,7 @@ void pass_parts(struct ir_module *m);
  * an attention's forward and backward.  all: small ones, too. */
 struct recomputed_fn { ir_fnid id; struct ir_fn *was; int loops; };      /* a function that was changed, what it was, how many loops of it make something again */
 struct recomputed { struct recomputed_fn *p; size_t n, cap; };
-void pass_recompute(struct ir_module *m, bool all, struct recomputed *done);
+void pass_recompute(const struct pass_opts *o, struct ir_module *m, bool all, struct recomputed *done);
 /* Functions of which not all such loops have got the gradient of an attention are what they were.  True: there is one; ends done. */
 bool pass_recompute_undo(struct ir_module *m, struct recomputed *done);
 /* An attention op that a later loop does again with operands that an earlier one has stacked: its results are stacked as well. */

@@ -1,6 +1,7 @@
 """Attention over a sequence that devices share, as drawn: of test_attention.py on one process, of processes/attention.py on several."""
 import jax
 import jax.numpy as jnp
+from jax import lax
 import numpy as np
 from jax.sharding import PartitionSpec as P
 from xla_cpu import on_cpu
@@ -93,3 +94,57 @@ def drawn(rng):
     g = (lambda q, k, v, *m: f(f(q, k, v, *m), k * 2, v + 1, *m)) if deep else f
     text = f"{t=} {s=} {d=} {b=} {h=} {kv=} {dtype.dtype.name} {extra=} {cap=} {causal_=} {window=} {fill=} {first=} {again=} {deep=} {mesh} {specs}"
     return text, jax.checkpoint(g) if again else g, [a.astype(dtype) for a in args] + more, mesh, specs
+
+
+POLICIES = ("everything_saveable", "nothing_saveable", "dots_saveable", "dots_with_no_batch_dims_saveable")
+
+
+def rotated(x):
+    half = x.shape[-1] // 2
+    angle = jnp.arange(x.shape[1])[:, None, None].astype(f32) * 100.0 ** (-jnp.arange(half) / half)
+    c, s, a, b = jnp.cos(angle), jnp.sin(angle), x[..., :half], x[..., half:]
+    return jnp.concatenate([a * c - b * s, b * c + a * s], -1)
+
+
+def layer(mask, weights, rotates, spelling, keep):
+    """Attention of a layer: c, k, v of any length, and what comes with the turn."""
+    def f(c, k, v, x):
+        i, j = jnp.arange(c.shape[1])[:, None], jnp.arange(c.shape[1])
+        d = c.shape[-1]
+        w = jnp.eye(d) * 0.5 + 0.1
+        q, k, v = (c @ w, k @ w, jnp.tanh(v)) if weights else (c, k, v)
+        q, k = (rotated(q), rotated(k)) if rotates else (q, k)
+        on = {"none": None, "causal": i >= j, "local": (i >= j) & (i - j < 20), "by turn": (i >= j) & ((x % 2 == 0) | (i - j < 20)), "window": abs(i - j) < jnp.where(x % 2 == 0, 20, 50)}[mask]
+        if spelling == "jax_nn":
+            o = jax.nn.dot_product_attention(q, k, v, mask=None if on is None else on[None, None])
+        else:
+            s = jnp.einsum("bthd,bshd->bhts", q, k) / d ** 0.5
+            p = jax.nn.softmax(s if on is None else jnp.where(on, s, -1e30))
+            p = jnp.where(jax.random.bernoulli(jax.random.fold_in(jax.random.key(1), x), keep, p.shape), p / keep, 0) if keep else p
+            o = jnp.einsum("bhts,bshd->bthd", p, v)
+        return c + o if weights else o
+    return f
+
+
+def drawn_layers(rng):
+    """Layers in a loop, or one that a case chooses: text, and a function of q, k, v of any length."""
+    pick = lambda *of: of[rng.integers(len(of))]
+    one = lambda: dict(mask=pick("none", "causal", "local", "by turn", "window"), weights=bool(rng.integers(2)), rotates=bool(rng.integers(2)), spelling=pick("jax_nn", "hand"),
+                       keep=pick(0, 0, 0, 0.9))
+    kinds, how, cases = [one() for _ in range(2)], pick("none", "none", "checkpoint", *POLICIES), pick("none", "none", "switch", "switch", "once")
+    unroll, per_turn, idle = pick(1, 1, 2, 4), pick(1, 1, 2), rng.integers(4) == 0
+    how = "checkpoint" if how in POLICIES and cases == "switch" and unroll * per_turn > 1 else how      # a chain of cases for each, which not all are seen through
+    fs = [layer(**k) for k in kinds] + [lambda c, k, v, x: c * 2] * bool(idle)
+
+    def turn(c, k, v, x):
+        for n in range(per_turn):
+            c = lax.switch(x % len(fs), fs, c, k, v, x) if cases == "switch" else fs[n](c, k, v, x)
+        return c
+
+    def f(q, k, v):
+        if cases == "once":
+            return lax.switch((q[0, 0, 0, 0] > 0).astype(jnp.int32), fs, q, k, v, 0)
+        g = lambda c, x: (turn(c, k, v, x), None)
+        g = jax.checkpoint(g) if how == "checkpoint" else jax.checkpoint(g, policy=getattr(jax.checkpoint_policies, how)) if how != "none" else g
+        return lax.scan(g, q, jnp.arange(4, dtype=jnp.int32), unroll=unroll)[0]
+    return f"{kinds} {how=} {cases=} {unroll=} {per_turn=} {idle=}", f

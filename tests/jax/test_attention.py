@@ -13,7 +13,7 @@ import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
-from drawn_attention import back, drawn, lies, wanted as wanted_drawn  # noqa: E402
+from drawn_attention import back, drawn, drawn_layers, layer as one_layer, lies, wanted as wanted_drawn  # noqa: E402
 from jax import lax  # noqa: E402
 from xla_cpu import on_cpu  # noqa: E402
 
@@ -940,6 +940,55 @@ def test_layers_keep_no_matrix_of_queries_by_keys(name):
     x = [normal(1, 96, 2, 32, seed=i) for i in range(3)]
     compare(jax.jit(g)(*x), on_cpu(g, *x), 1e-4)
     assert jax.jit(g).lower(*[jax.ShapeDtypeStruct((1, t, 2, 32), f32)] * 3).compile().memory_analysis().temp_size_in_bytes < t * t
+
+
+def check_layers(f, text, t=65536):
+    """Values, and no matrix of queries by keys, of one byte each, in the memory that its gradient takes."""
+    x = [normal(1, 96, 2, 32, seed=i) for i in range(3)]
+    g = jax.grad(lambda q, k, v: (f(q, k, v) ** 2).sum(), (0, 1, 2))
+    compare(jax.jit(g)(*x), on_cpu(g, *x), 2e-4)
+    held = jax.jit(g).lower(*[jax.ShapeDtypeStruct((1, t, 2, 32), f32)] * 3).compile().memory_analysis().temp_size_in_bytes
+    assert held < t * t, (text, held / (t * t))
+
+
+@pytest.mark.parametrize("k", range(8))
+def test_layers_as_drawn(k):
+    """Layers in loops, several in a turn, chosen by cases, made again by policies."""
+    seed = int.from_bytes(os.urandom(4), "little")
+    text, f = drawn_layers(np.random.default_rng(seed))
+    print(f"{seed=} {text}")
+    check_layers(f, text)
+
+
+LAYER_PLAIN, LAYER_TURNED = one_layer("causal", True, False, "jax_nn", 0), one_layer("causal", True, True, "jax_nn", 0)
+LAYER_LOCAL, LAYER_HAND = one_layer("local", False, False, "jax_nn", 0), one_layer("causal", False, False, "hand", 0)
+
+
+def in_loop(f, policy=None, unroll=1):
+    g = lambda k, v: lambda c, x: (f(c, k, v, x), None)
+    again = lambda h: jax.checkpoint(h, policy=getattr(jax.checkpoint_policies, policy)) if policy else h
+    return lambda q, k, v: lax.scan(again(g(k, v)), q, jnp.arange(4, dtype=jnp.int32), unroll=unroll)[0]
+
+
+LAYER_LOOPS = {
+    "two in a turn": in_loop(LAYER_HAND, unroll=2), "four in a turn": in_loop(LAYER_TURNED, unroll=4),
+    "products of what is rotated": in_loop(LAYER_TURNED, "dots_saveable"), "everything": in_loop(LAYER_TURNED, "everything_saveable", 2),
+    "two in a turn, made again": in_loop(one_layer("by turn", False, False, "jax_nn", 0), "nothing_saveable", 2),
+    "everything, no loop": in_loop(one_layer("by turn", True, False, "jax_nn", 0), "everything_saveable", 4),
+    "two that differ, products of what is rotated": in_loop(lambda c, k, v, x: one_layer("local", False, True, "hand", 0)(LAYER_TURNED(c, k, v, x), k, v, x), "dots_saveable"),
+    "chosen": in_loop(lambda c, k, v, x: lax.switch(x % 2, [LAYER_LOCAL, LAYER_HAND], c, k, v, x)),
+    "chosen, with weights": in_loop(lambda c, k, v, x: lax.switch(x % 2, [LAYER_LOCAL, LAYER_PLAIN], c, k, v, x)),
+    "chosen, two in a turn": in_loop(lambda c, k, v, x: lax.switch(x % 3, [LAYER_LOCAL, LAYER_TURNED, lambda c, k, v, x: c * 2], c, k, v, x), unroll=2),
+    "chosen, products": in_loop(lambda c, k, v, x: lax.switch(x % 2, [LAYER_LOCAL, LAYER_TURNED], c, k, v, x), "dots_saveable"),
+    "chosen, everything": in_loop(lambda c, k, v, x: lax.switch(x % 2, [LAYER_LOCAL, LAYER_TURNED], c, k, v, x), "everything_saveable"),
+    "one, chosen": lambda q, k, v: lax.cond(q[0, 0, 0, 0] > 0, LAYER_HAND, LAYER_LOCAL, q, k, v, 0),
+    "one, or none": lambda q, k, v: lax.cond(q[0, 0, 0, 0] > 0, LAYER_TURNED, lambda c, k, v, x: c, q, k, v, 0),
+}
+
+
+@pytest.mark.parametrize("name", LAYER_LOOPS)
+def test_loops_and_cases_keep_no_matrix_of_queries_by_keys(name):
+    check_layers(LAYER_LOOPS[name], name)
 
 
 def test_memory_without_bf16_products():
