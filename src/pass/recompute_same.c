@@ -247,7 +247,7 @@ static bool same_op(struct edits *w, const struct edit *e, const struct seen *s,
 		return !memcmp(k, j, (size_t)dtype_info[a->dtype].bytes);
 	if (o->kind == IR_iota)
 		return place(a, ir_attr(fx, o, AT_dim)) == place(b, ir_attr(fy, p, AT_dim)) && a->dim[ir_attr(fx, o, AT_dim)] == b->dim[ir_attr(fy, p, AT_dim)];
-	if (!ir_is_elem(o->kind)) {
+	if (!ir_is_elem(o->kind) && o->kind != IR_reshape) {     /* a reshape to the same dimensions groups the same elements */
 		uint32_t n = ir_attr_words(fx, o);
 		bool alike = a == b && n == ir_attr_words(fy, p) && !memcmp(&fx->attr.p[o->attr], &fy->attr.p[p->attr], n * sizeof *fx->attr.p);
 		for (uint32_t i = 0; i < o->nin; i++)
