@@ -299,23 +299,40 @@ static void top_again(struct part *p, struct ir_b *b, const struct ir_fn *fn, co
 	out[1] = ir_emit(b, IR_gather, 2, (ir_val[]){ places, best + 1 }, t[1], w, (uint32_t)(q - w));
 }
 
+/* Bits of a float, or of an integer: of one and zeros they are a sum, and zeros have signs. */
+static enum dtype bits_of(enum dtype dt)
+{
+	unsigned bits = dtype_info[dt].bits;
+	return dtype_info[dt].cls != DT_FLOAT || bits < 8 ? dt : bits == 8 ? DT_u8 : bits == 16 ? DT_u16 : bits == 32 ? DT_u32 : DT_u64;
+}
+
+static ir_val bits_as(struct part *p, struct ir_b *b, ir_val v, enum dtype as)
+{
+	return ir_vtype(p->m, b->fn, v)->dtype == as ? v : ir_emit(b, IR_bitcast, 1, &v, resized(p, b, v, -1, 0, as), NULL, 0);
+}
+
 ir_val along_one_of(struct part *p, struct ir_b *b, ir_val v, uint32_t mesh, struct axes l)
 {
-	enum dtype dt = ir_vtype(p->m, b->fn, v)->dtype, as = dt;
-	unsigned bits = dtype_info[dt].bits;
+	enum dtype dt = ir_vtype(p->m, b->fn, v)->dtype;
 	if (dtype_info[dt].cls == DT_COMPLEX) {
 		ir_val re = along_one_of(p, b, ir_un(b, ELEM_real, v), mesh, l), im = along_one_of(p, b, ir_un(b, ELEM_imag, v), mesh, l);
 		return ir_bin(b, ELEM_complex, re, im);
 	}
-	if (dtype_info[dt].cls == DT_FLOAT && bits >= 8)           /* zeros have signs */
-		as = bits == 8 ? DT_u8 : bits == 16 ? DT_u16 : bits == 32 ? DT_u32 : DT_u64;
-	ir_type vt = b->fn->val.p[v].type;
-	if (as != dt)
-		v = ir_emit(b, IR_bitcast, 1, &v, resized(p, b, v, -1, 0, as), NULL, 0);
+	v = bits_as(p, b, v, bits_of(dt));
 	ir_type t = b->fn->val.p[v].type;
 	int64_t w[3] = { part_group(p, mesh, l), dtype_info[dt].cls == DT_PRED ? RED_or : RED_add, 0 };
-	v = ir_emit_raw(b, IR_all_reduce, 1, &v, 1, &t, w, 3);
-	return as != dt ? ir_emit(b, IR_bitcast, 1, &v, vt, NULL, 0) : v;
+	return bits_as(p, b, ir_emit_raw(b, IR_all_reduce, 1, &v, 1, &t, w, 3), dt);
+}
+
+ir_val along_one_of_as(struct part *p, struct ir_b *b, ir_val v, uint32_t mesh, struct axes l, ir_shard *lie, ir_shard want)
+{
+	enum dtype dt = ir_vtype(p->m, b->fn, v)->dtype;
+	if (!want || dtype_info[dt].cls == DT_COMPLEX || dtype_info[dt].cls == DT_PRED || dtype_info[dt].bits < 8)
+		return along_one_of(p, b, v, mesh, l);
+	ir_shard from = part_with_sum(p, *lie, mesh, l, ir_vtype(p->m, b->fn, v)->rank);
+	v = part_finish(p, b, bits_as(p, b, v, bits_of(dt)), &from, want);
+	*lie = from;
+	return bits_as(p, b, v, dt);
 }
 
 /* --- slices at places that are not known --------------------------------------------------------------------- */

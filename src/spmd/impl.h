@@ -235,6 +235,8 @@ bool along_emit(struct part *p, struct ir_b *b, const struct ir_fn *fn, const st
                 const struct axes *f, const ir_val *in, const ir_type *t, ir_val *out);
 /* v of the device that has it, where all others have zeros: the same bits on all of them. */
 ir_val along_one_of(struct part *p, struct ir_b *b, ir_val v, uint32_t mesh, struct axes l);
+/* The same, of what lies as *lie, which gets how the result does: cut as `want` (0: as before), where it can be cut while it is brought together. */
+ir_val along_one_of_as(struct part *p, struct ir_b *b, ir_val v, uint32_t mesh, struct axes l, ir_shard *lie, ir_shard want);
 
 /* --- custom.c ----------------------------------------------------------------------------- */
 
@@ -257,9 +259,9 @@ bool part_can(struct part *p, const struct ir_fn *fn, const struct ir_op *o, con
 /* May sums be made later, where their values are wanted?  A maximum, or a sum that begins with something, may not. */
 bool part_leaves(struct part *p, const struct ir_fn *fn, const struct ir_op *o);
 /* o on parts: in are the operands' parts, cut as f says; results go to out.  True: those that are sums (part_sums) are still to be made, of f32
- * where they are to be made in that. */
+ * where they are to be made in that.  lie: how results lie, which may change, of the first one, to what is nearer to want (0: nothing is wanted). */
 bool part_emit(struct part *p, struct ir_b *b, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, uint32_t mesh,
-               const struct axes *f, const ir_val *in, ir_val *out);
+               const struct axes *f, const ir_val *in, ir_val *out, ir_shard *lie, ir_shard want);
 
 /* --- scope.c: values on their way --------------------------------------------------------- */
 

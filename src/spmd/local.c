@@ -176,7 +176,7 @@ static ir_val own_places(struct part *p, struct ir_b *b, const struct ir_fn *fn,
 }
 
 /* A gather of a value that is cut along dimensions of which it takes single elements: what others have is zero here, and the sum has all. */
-static ir_val gather(struct part *p, struct ir_b *b, const struct ir_fn *fn, const struct ir_op *o, uint32_t mesh, struct axes sums, ir_val v, ir_val mine)
+static ir_val gather(struct part *p, struct ir_b *b, const struct ir_fn *fn, const struct ir_op *o, uint32_t mesh, struct axes sums, ir_val v, ir_val mine, ir_shard *lie, ir_shard want)
 {
 	const struct ir_type_info *t = ir_vtype(p->m, b->fn, v);
 	int n, rank = t->rank, k = 0;
@@ -189,11 +189,11 @@ static ir_val gather(struct part *p, struct ir_b *b, const struct ir_fn *fn, con
 	ir_type vt = b->fn->val.p[v].type;
 	ir_val here = ir_broadcast(b, mine, ir_tensor(p->m, DT_pred, rank, dim), to), none = ir_const_i(b, vt, 0);
 	v = ir_select(b, here, v, none);
-	return along_one_of(p, b, v, mesh, sums);
+	return along_one_of_as(p, b, v, mesh, sums, lie, want);
 }
 
 bool part_emit(struct part *p, struct ir_b *b, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, uint32_t mesh,
-               const struct axes *f, const ir_val *in, ir_val *out)
+               const struct axes *f, const ir_val *in, ir_val *out, ir_shard *lie, ir_shard want)
 {
 	struct axes sums = part_sums(p, x, 0, f);
 	enum dtype dt = o->nout ? ir_vtype(p->m, fn, o->out)->dtype : DT_token, wide = DT_token;
@@ -243,7 +243,7 @@ bool part_emit(struct part *p, struct ir_b *b, const struct ir_fn *fn, const str
 			break;
 		ir_val mine;
 		y[1] = own_places(p, b, fn, o, x, mesh, f, y[1], &mine);
-		out[0] = gather(p, b, fn, o, mesh, sums, ir_emit(b, IR_gather, 2, y, t[0], w, n), mine);
+		out[0] = gather(p, b, fn, o, mesh, sums, ir_emit(b, IR_gather, 2, y, t[0], w, n), mine, lie, want);
 		return false;
 	}
 	case IR_custom_call: {                   /* its rule was of the whole */

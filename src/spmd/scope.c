@@ -50,7 +50,7 @@ static ir_val counted(struct part *p, struct scope *s, const struct ir_op *o, ir
 	if (part_shard(p, x, x->nin, mesh, f) != to)
 		return 0;
 	ir_val v, in = o->nin ? scope_bring(p, s, ir_in(s->from, o, 0), part_shard(p, x, 0, mesh, f)) : 0;
-	part_emit(p, &s->b, s->from, o, x, mesh, f, &in, &v);
+	part_emit(p, &s->b, s->from, o, x, mesh, f, &in, &v, &to, 0);
 	return v;
 }
 
@@ -276,9 +276,12 @@ void scope_part(struct part *p, struct scope *s, const struct values *v, const s
 			record_about(p, p->why.fn, ir_in(p->why.fn, p->why.o, k));
 			in[k] = v == &s->v ? scope_fetch(p, s, ir_in(fn, o, k), to) : part_reshard(p, &s->b, in[k], have[k], to);
 		}
-		bool sum = part_emit(p, &s->b, fn, o, x, mesh, f, in, out);
-		for (uint32_t k = 0; k < o->nout; k++) {
+		for (uint32_t k = 0; k < o->nout; k++)
 			lie[k] = part_shard(p, x, x->nin + (int)k, mesh, f);
+		if (o->kind == IR_gather)
+			record_about(p, p->why.fn, p->why.o->out);
+		bool sum = part_emit(p, &s->b, fn, o, x, mesh, f, in, out, lie, o->nout ? v->want[o->out] : 0);
+		for (uint32_t k = 0; k < o->nout; k++) {
 			struct axes sums = sum ? part_sums(p, x, (int)k, f) : (struct axes){0};
 			if (sums.n)
 				lie[k] = part_with_sum(p, lie[k], mesh, sums, ir_vtype(p->m, fn, o->out + k)->rank);

@@ -412,6 +412,21 @@ def moved(f, args, specs, m, out=None):
 
 
 @pytest.mark.only_rondo("Rondo's collectives")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "int64"])
+@pytest.mark.parametrize("n", MESHES)
+def test_bytes_of_rows_that_lie_as_their_numbers(n, dtype):
+    """An embedding, of which table and tokens are cut along one axis: each device gets its own rows, not all; bit by bit, with zeros that have signs."""
+    table, t, m = whole(48000, 64).astype(dtype), np.random.default_rng(2).integers(0, 48000, (24, 10)).astype(np.int32), mesh(n)
+    table[::7] *= 0 if dtype.startswith("int") else np.asarray(-0.0, dtype)
+    f = lambda e, t: e.at[t].get(mode="clip")
+    rows = 240 * 64 * table.itemsize
+    sent, kinds = moved(f, [table, t], [("x",)] * 2, m, ("x",))
+    assert "all_reduce" not in kinds and sent <= (rows + t.nbytes) * (n - 1) / n * 1.001
+    got = jax.jit(f, out_shardings=NamedSharding(m, P("x")))(*(jax.device_put(a, NamedSharding(m, P("x"))) for a in (table, t)))
+    assert np.asarray(got).tobytes() == np.asarray(table)[t].astype(got.dtype).tobytes()
+
+
+@pytest.mark.only_rondo("Rondo's collectives")
 @pytest.mark.parametrize("n", MESHES)
 def test_bytes_of_turns(n):
     x, m = np.zeros((480, 960), np.float32), mesh(n)
