@@ -388,6 +388,7 @@ static void pairs_from(int64_t least, int by)
 				free(a[d].p);
 			}
 			free(r);
+			map_free(&p.spread);
 			arena_fini(&p.a);
 		}
 		ir_module_free(m);
