@@ -81,6 +81,7 @@ static struct err *make(void *v)
 	so.limit = conf_int(CONF_MEMORY) > 0 ? conf_int(CONF_MEMORY) : cpu_get()->ram / 10 * 9 / c->housemates * c->ndev;
 	if (so.limit > cpu_get()->ram)
 		conf_useless(CONF_MEMORY, "more than the %lld bytes that this process may use", (long long)cpu_get()->ram);
+	c->memory = so.limit;
 	TRY(sym_open(&so, &c->world));
 	if (coll_table_has(&c->table, COLL_mpi)) {
 		struct err *no = coll_mpi_open(c->world);

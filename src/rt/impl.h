@@ -118,6 +118,7 @@ struct rt_client {
 	int parts;                    /* devices that each one which was asked for is */
 	struct rt_device *dev;
 	struct sym_world *world;
+	int64_t memory;               /* bytes that its devices may have together: less can be had where address space is short */
 	pthread_mutex_t launch;       /* the launch lock */
 	_Atomic int64_t promised;     /* bytes that queued launches may yet take */
 	_Atomic int owed;             /* failed launches of whose memory peers may still read: it is not free yet */

@@ -138,7 +138,7 @@ static int64_t takes(const struct rt_exec *x, bool least)
 }
 
 /* What each of the program's devices here may have. */
-static int64_t share(const struct rt_exec *x) { return x->nlocal ? rt_device_stats(x->dev[0]).limit / x->nlocal : INT64_MAX; }
+static int64_t share(const struct rt_exec *x) { return x->nlocal ? x->c->memory / x->nlocal : INT64_MAX; }
 
 int64_t rt_exec_lacks(const struct rt_exec *x) { return MAX(takes(x, false) - share(x), 0); }
 
