@@ -360,7 +360,8 @@ static struct err *compile_to_fit(struct pjrt_Client_Compile *a, struct pass_opt
 
 	for (int k = 0; k < TIMES; k++) {
 		struct prog *p = NULL;
-		TRY(compile(a->client->rt, po, a->program, &p));
+		struct err *e = compile(a->client->rt, po, a->program, &p);
+		TRY(e && po->parts > 1 ? err_wrap(e, "in %d parts (RONDO_REPRO)", po->ndev) : e);
 		TRY(exec_new(a->client, p, o, a->compile_options, a->compile_options_size, &a->executable));
 		before = k ? lacks : INT64_MAX;
 		lacks = rt_exec_lacks(a->executable->x);
@@ -416,8 +417,6 @@ static struct err *client_compile(void *v)
 	po.fingerprint = hash_bytes(src->code, src->code_size, (uint64_t)o.partitions);
 	e = compile_to_fit(a, &po, &o);
 	free(host);
-	if (po.parts > 1)
-		e = err_wrap(e, "in %d parts (RONDO_REPRO)", po.ndev);
 	TRY_GOTO(e, e, out);
 	log_line(LOG_INFO, "compiled in %.1f us", (double)(clock_ns() - start) / 1e3);
 out:

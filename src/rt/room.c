@@ -147,7 +147,7 @@ struct err *rt_exec_fits(const struct rt_exec *x)
 	int64_t have = share(x), r = -1;
 	struct str s = { 0 };
 
-	if (takes(x, true) <= have)
+	if (takes(x, true) <= have || conf_int(CONF_MEMORY) <= 0 || x->c->nprocess > 1)
 		return NULL;
 	for (int64_t k = 0; k < x->nres; k++)
 		if (x->p->res[k].bytes > (r < 0 ? (int64_t)x->zone : x->p->res[r].bytes))
@@ -156,7 +156,7 @@ struct err *rt_exec_fits(const struct rt_exec *x)
 	str_bytes(&s, (uint64_t)takes(x, false));
 	str_add(&s, ", and there are ");
 	str_bytes(&s, (uint64_t)have);
-	struct err *e = ERR(EXHAUSTED, "out of device memory: %s (RONDO_MEMORY, for all devices of the process, or 90 %% of what it may use; with RONDO_MEMORY=1T it is compiled all the same)", s.p);
+	struct err *e = ERR(EXHAUSTED, "out of device memory: %s (RONDO_MEMORY, for all devices of the process)", s.p);
 	str_free(&s);
 	return short_of(x, r, e);
 }

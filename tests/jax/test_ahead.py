@@ -237,7 +237,7 @@ a = jax.device_put(np.ones((n, n), np.float32))
 try:
     jax.jit(lambda a: a @ a)(a).block_until_ready()
 except Exception as e:
-    print("RESOURCE_EXHAUSTED" in str(e), "temporaries of programs" in str(e), float((a + 1)[1, 2]))
+    print("RESOURCE_EXHAUSTED" in str(e), "arguments, results and temporaries of a device are" in str(e), float((a + 1)[1, 2]))
 """
 
 
