@@ -348,7 +348,7 @@ def as_line(sent):
 
 
 def child(platform, names, how="--json"):
-    env = os.environ | {"JAX_PLATFORMS": platform, "RONDO_DEVICES": str(N)}
+    env = os.environ | {"JAX_PLATFORMS": platform, "RONDO_DEVICES": str(N), "RONDO_MEMORY": "1T"}         # nothing is run
     r = subprocess.run([sys.executable, __file__, how, *names], env=env, stdout=subprocess.PIPE, text=True, check=True)
     return {n: {(k, d, b): t for (k, d, b), t in sent} if isinstance(sent, list) else sent for n, sent in map(json.loads, r.stdout.splitlines())}
 
