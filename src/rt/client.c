@@ -79,6 +79,7 @@ static struct err *make(void *v)
 	so.chaos = conf_int(CONF_CHAOS) != 0;
 	so.seed = (uint64_t)conf_int(CONF_CHAOS);
 	so.limit = conf_int(CONF_MEMORY) > 0 ? conf_int(CONF_MEMORY) : cpu_get()->ram / 10 * 9 / c->housemates * c->ndev;
+	so.said = conf_int(CONF_MEMORY) > 0;
 	if (so.limit > cpu_get()->ram)
 		conf_useless(CONF_MEMORY, "more than the %lld bytes that this process may use", (long long)cpu_get()->ram);
 	c->memory = so.limit;

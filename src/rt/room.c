@@ -137,17 +137,23 @@ static int64_t takes(const struct rt_exec *x, bool least)
 	return n;
 }
 
-/* What each of the program's devices here may have. */
-static int64_t share(const struct rt_exec *x) { return x->nlocal ? x->c->memory / x->nlocal : INT64_MAX; }
+/* What each of the program's devices may have, or what somebody has said that it may.  Programs of several processes ask what these have agreed on, so
+ * that all get the same answer. */
+static int64_t share(const struct rt_exec *x, bool said)
+{
+	if (x->nlocal < x->p->ndev)
+		return sym_allowed(x->c->world, said);
+	return said && conf_int(CONF_MEMORY) <= 0 ? INT64_MAX : x->c->memory / x->nlocal;
+}
 
-int64_t rt_exec_lacks(const struct rt_exec *x) { return MAX(takes(x, false) - share(x), 0); }
+int64_t rt_exec_lacks(const struct rt_exec *x) { return MAX(takes(x, false) - share(x, false), 0); }
 
 struct err *rt_exec_fits(const struct rt_exec *x)
 {
-	int64_t have = share(x), r = -1;
+	int64_t have = share(x, true), r = -1;
 	struct str s = { 0 };
 
-	if (takes(x, true) <= have || conf_int(CONF_MEMORY) <= 0 || x->c->nprocess > 1)
+	if (takes(x, true) <= have)
 		return NULL;
 	for (int64_t k = 0; k < x->nres; k++)
 		if (x->p->res[k].bytes > (r < 0 ? (int64_t)x->zone : x->p->res[r].bytes))

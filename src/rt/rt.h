@@ -142,8 +142,8 @@ int64_t rt_exec_zone(const struct rt_exec *x);
 int64_t rt_exec_arguments(const struct rt_exec *x);        /* bytes that its arguments take there, each rounded up */
 /* By how many bytes arguments, results and temporaries are more than a device may have; 0: they are not. */
 int64_t rt_exec_lacks(const struct rt_exec *x);
-/* EXHAUSTED, with the program, its largest temporaries and what helps, if no launch can have the memory that RONDO_MEMORY says, whatever its arguments are: of a job
- * of one process, since others would wait for one that is told so; what is only compiled, for a larger machine, may be too large for this one. */
+/* EXHAUSTED, with the program, its largest temporaries and what helps, if no launch can have the memory that RONDO_MEMORY says, whatever its arguments are: the same in all
+ * processes that the program has devices of.  What a machine has is not asked: what is only compiled may be for a larger one. */
 struct err *rt_exec_fits(const struct rt_exec *x);
 int rt_exec_nlocal(const struct rt_exec *x);               /* local devices, in order of position */
 struct rt_device *rt_exec_device(const struct rt_exec *x, int i);

@@ -313,6 +313,7 @@ int64_t sym_room(struct sym_world *w)
 
 struct err *sym_alloc(struct sym_heap *h, size_t n, const char *what, int index, struct sym_block **out) { return sym_take(h, n, h->world->limit, what, index, out); }
 
+int64_t sym_allowed(const struct sym_world *w, bool said) { return said ? w->said : w->share; }
 size_t sym_takes(const struct sym_world *w, size_t n) { return MAX((n + (w->guard ? 2 * GUARD : 0) + UNIT - 1) & ~(size_t)(UNIT - 1), UNIT); }
 
 struct err *sym_take(struct sym_heap *h, size_t n, int64_t limit, const char *what, int index, struct sym_block **out)

@@ -197,6 +197,7 @@ struct sym_ep {
 struct sym_world {
 	int npe, first, nlocal, threads;
 	int64_t limit, memory;            /* bytes of all heaps; as it would be if address space had no limit */
+	int64_t share, said;              /* sym_allowed */
 	bool narrow;                      /* heaps are smaller than they would be, for want of address space */
 	bool roomy;                       /* between hosts, and every thread of this one has a core */
 	bool guard, fence;                /* fence: the writer must order its line before it looks for sleepers */

@@ -9,6 +9,7 @@
  * Strangers: a socket is served only to processes of the same user that show the job's token, and only until
  * all have come. */
 #include <errno.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -54,8 +55,8 @@ static void mask_text(char out[MASK / 4 + 1])
 
 static struct err *record_read(const char *text, int proc, struct record *r)
 {
-	if (sscanf(text, "rondo %d %d %d %d %d %d %c %63s %32s %63s %256s", &r->version, &r->npe, &r->pid, &r->threads, &r->cores, &r->barrier,
-	           &r->net, r->sock, r->nonce, r->host, r->mask) != 11 || r->npe < 1 || r->npe > 1 << 16)
+	if (sscanf(text, "rondo %d %d %d %d %d %d %" SCNd64 " %" SCNd64 " %c %63s %32s %63s %256s", &r->version, &r->npe, &r->pid, &r->threads, &r->cores, &r->barrier,
+	           &r->share, &r->said, &r->net, r->sock, r->nonce, r->host, r->mask) != 13 || r->npe < 1 || r->npe > 1 << 16)
 		return ERR(PRECONDITION, "what process %d wrote into the job's store is no record of this version of Rondo", proc);
 	if (r->version != RONDO_VERSION)
 		return ERR(PRECONDITION, "process %d runs version %d of Rondo, this one version %d", proc, r->version, RONDO_VERSION);
@@ -482,7 +483,7 @@ static struct err *announce(struct joining *g)
 	mask_text(me->mask);
 	if (gethostname(me->host, sizeof me->host - 1) || !me->host[0])
 		snprintf(me->host, sizeof me->host, "unknown");
-	str_addf(&s, "rondo %d %d %d %d %d %d %c rondo-%s %s %s %s", me->version, me->npe, me->pid, me->threads, me->cores, me->barrier, me->net, g->sock,
+	str_addf(&s, "rondo %d %d %d %d %d %d %" PRId64 " %" PRId64 " %c rondo-%s %s %s %s", me->version, me->npe, me->pid, me->threads, me->cores, me->barrier, me->share, me->said, me->net, g->sock,
 	         me->nonce, me->host, me->mask);
 	snprintf(key, sizeof key, "process/%d", w->proc);
 	struct err *e = sym_claim(g->kv, key, s.p, s.n);
@@ -510,6 +511,8 @@ static struct err *learn(struct joining *g)
 		pthread_mutex_unlock(&j->lock);
 		w->npe += p->npe;
 		w->fence |= !j->rec[k].barrier;
+		w->share = MIN(w->share, j->rec[k].share);
+		w->said = MIN(w->said, j->rec[k].said);
 	}
 	w->first = w->process[w->proc].first;
 	w->peer = mem_alloc((size_t)w->npe * sizeof *w->peer);
@@ -634,7 +637,7 @@ struct err *sym_join(struct sym_world *w, const struct kv *kv)
 {
 	size_t n = (size_t)kv->nprocess;
 	struct joining g = { .w = w, .kv = kv, .road = conf_str(CONF_TRANSPORT), .until = clock_s() + (double)conf_int(CONF_JOIN_TIMEOUT),
-	                     .me = { RONDO_VERSION, w->nlocal, getpid(), w->threads, cpu_get()->cores, !w->fence, NET_PLAIN, "", "", "", "" },
+	                     .me = { RONDO_VERSION, w->nlocal, getpid(), w->threads, cpu_get()->cores, !w->fence, w->share, w->said, NET_PLAIN, "", "", "", "" },
 	                     .row = mem_alloc(n * n), .far = mem_alloc(n * sizeof *g.far), .group = mem_alloc(n * sizeof *g.group) };
 	struct join *j = mem_alloc(sizeof *j);
 

@@ -19,7 +19,7 @@ struct hello {
 };
 
 /* What the store says of a process. */
-struct record { int version, npe, pid, threads, cores, barrier; char net, sock[64], nonce[TOKEN + 1], host[64], mask[MASK / 4 + 1]; };      /* net: enum net */
+struct record { int version, npe, pid, threads, cores, barrier; int64_t share, said; char net, sock[64], nonce[TOKEN + 1], host[64], mask[MASK / 4 + 1]; };      /* net: enum net */
 
 struct join {
 	pthread_t thread;

@@ -40,6 +40,7 @@ struct sym_opts {
 	/* How the processes of the job find each other; must live until sym_close.  NULL: this process is alone. */
 	const struct kv *boot;
 	int64_t limit;            /* bytes that all local heaps may hold together, teams apart; 0: no limit */
+	bool said;                /* the user has said so: it is not what the machine has */
 	int threads;              /* threads that will run on this process' cores: decides how long a wait spins */
 	bool guard;               /* guard bytes round every block, looked at when it is freed */
 	bool chaos;               /* delay what the memory model allows to be late; heaps of peers are not mapped */
@@ -116,6 +117,9 @@ struct sym_block { size_t off, bytes; };
 struct err *sym_alloc(struct sym_heap *h, size_t n, const char *what, int index, struct sym_block **out);
 struct err *sym_expects(struct sym_heap *h, size_t n);        /* so many more blocks take no memory of the C library */
 size_t sym_takes(const struct sym_world *w, size_t n);       /* bytes of the limit that n such take */
+/* Bytes of the limit that a PE has, in the process of the job that has least of it a PE: the same in all processes.  said: of those whose limit the user has said.
+ * INT64_MAX: there is no such limit. */
+int64_t sym_allowed(const struct sym_world *w, bool said);
 void sym_free(struct sym_block *b);                          /* NULL is fine */
 char *sym_base(const struct sym_heap *h);                    /* where this process sees the heap */
 size_t sym_span(const struct sym_heap *h);                   /* bytes of its region */

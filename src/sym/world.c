@@ -86,6 +86,8 @@ static struct err *opened(void *v)
 	w->heap = mem_alloc((size_t)o->nlocal * sizeof *w->heap);
 	w->nlocal = o->nlocal;
 	w->limit = w->memory = o->limit;
+	w->share = o->limit ? o->limit / o->nlocal : INT64_MAX;
+	w->said = o->said ? w->share : INT64_MAX;
 	w->guard = o->guard;
 	w->seed = o->seed;
 	w->threads = o->threads;

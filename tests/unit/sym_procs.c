@@ -751,7 +751,7 @@ static void strangers(void **state)
 	for (int k = 0; k < 500 && !name[0]; k++) {
 		FILE *f = fopen(path, "r");
 		usleep(10000);
-		if (f && fscanf(f, "rondo %*d %*d %*d %*d %*d %*d %*c %63s", name) != 1)
+		if (f && fscanf(f, "rondo %*d %*d %*d %*d %*d %*d %*d %*d %*c %63s", name) != 1)
 			name[0] = '\0';
 		if (f)
 			fclose(f);

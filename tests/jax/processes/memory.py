@@ -34,12 +34,17 @@ def heard(f, a):
     return "fine", ""
 
 
-def local(a):
-    return a + 1, jnp.tile(a, 60)
+def most():
+    """Of the memory, so that nothing large has room beside it."""
+    return jax.device_put(np.ones(25 << 20, np.float32), jax.local_devices()[0]).block_until_ready()
 
 
-def everywhere(a):
-    return a * 2, jnp.tile(a, (1, 150)) + lax.psum(a[0, 0], "x")
+def local(a, times=10):
+    return a + 1, jnp.tile(a, times)
+
+
+def everywhere(a, times=40):
+    return a * 2, jnp.tile(a, (1, times)) + lax.psum(a[0, 0], "x")
 
 
 def refused(f, a):
@@ -48,24 +53,39 @@ def refused(f, a):
 
 
 @case
+def of_any_memory():
+    """It is larger than what RONDO_MEMORY says: nothing is compiled, so nobody waits for who is told so."""
+    for donated in (), 0:
+        refused(jax.jit(lambda a: local(a, 60), donate_argnums=donated), ones())
+    for donated in (), 0:
+        refused(sharded(lambda a: everywhere(a, 150), donate_argnums=donated), x)
+
+
+@case
 def of_one_process():
+    held = most()
     for donated in (), 0:
         refused(jax.jit(local, donate_argnums=donated), ones())
+    del held
 
 
 @case
 def behind_what_waits_for_another_process():
     if ME:
         time.sleep(1)
+    held = most()
     y = total(x)
     refused(jax.jit(local, donate_argnums=0), ones())
+    del held
     assert float(y.addressable_shards[0].data[0, 0]) == N
 
 
 @case
 def of_all_processes():
+    held = most()
     for donated in (), 0:
         refused(sharded(everywhere, donate_argnums=donated), x)
+    del held
     assert float(total(x).addressable_shards[0].data[0, 0]) == N
 
 
@@ -73,7 +93,7 @@ def of_all_processes():
 def of_one_of_them():
     """The other hears of it at once, as of any failure: whose memory lacks launches nothing more until the other has heard."""
     some = sharded(lambda a: jnp.tile(a, (1, 40)) + lax.psum(a[0, 0], "x"))
-    keep = [jax.device_put(np.ones(25 << 20, np.float32), jax.local_devices()[0]).block_until_ready()] if ME else []
+    keep = [most()] if ME else []
     at, text = heard(some, x)
     if keep:
         assert at == "call" and text.startswith("RESOURCE_EXHAUSTED"), (at, text)
@@ -94,10 +114,12 @@ def another_process_waits_for_what_follows():
             time.sleep(0.01)
     y = total(x)
     if not ME:
+        held = most()
         late = jax.jit(local)(ones())
         open(sys.argv[1] + " 2", "w").close()
         _, text = heard(lambda _: jax.block_until_ready(late), x)
         assert text.startswith("RESOURCE_EXHAUSTED"), text
+        del held
     assert float(y.addressable_shards[0].data[0, 0]) == N
 
 
