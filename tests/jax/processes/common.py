@@ -51,8 +51,9 @@ def received():
 def blocks_into(g, x, times, block):
     """How many blocks, of so many bytes, come into this host, each time that g(*x) runs; the host has a cable of its own."""
     jax.block_until_ready(g(*x))
-    multihost_utils.sync_global_devices("begin")
+    multihost_utils.sync_global_devices("still")
     before = received()
+    multihost_utils.sync_global_devices("begin")        # nobody sends before all have read
     for _ in range(times):
         jax.block_until_ready(g(*x))
     multihost_utils.sync_global_devices("end")
