@@ -1,7 +1,5 @@
-"""How long large modules take to compile, from bytecode to a program, without JAX: time and memory of `rondo prog --stats`.
-
-    python bench/modules.py [NAME ..]      sines tanh scans layers mixed10k mixed100k; all if none is given
-"""
+"""How long large modules take to compile, from bytecode to a program, without JAX: time and memory of `rondo prog --stats`."""
+import argparse
 import os
 import pathlib
 import subprocess
@@ -71,10 +69,15 @@ MODULES = {
 
 
 def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(MODULES)}; all, if none is given")
+    a = p.parse_args()
+    if unknown := set(a.names) - set(MODULES):
+        p.error(f"there is no module {', '.join(sorted(unknown))}")
     sys.setrecursionlimit(1 << 20)
     print(f"{'module':10} {'bytecode':>9} {'seconds':>8} {'wanted':>7} {'CPU':>7} {'MB':>6} {'wanted':>7}")
     with tempfile.TemporaryDirectory() as folder:
-        for name in sys.argv[1:] or MODULES:
+        for name in a.names or MODULES:
             f, args, most, room = MODULES[name]
             module = jax.jit(f).lower(*args).compiler_ir("stablehlo")
             code = _jax.mlir.serialize_portable_artifact(mlir.module_to_bytecode(module), stablehlo.get_current_version(), True)

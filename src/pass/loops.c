@@ -562,46 +562,63 @@ static void loop_init(struct loop *l, struct rewrite *r, const struct ir_op *o, 
 	l->sunk = ARENA_NEW(r->a, struct sunk, l->v.n);
 }
 
-/* A case without results that are not read, and without operands that no branch reads then. */
-static ir_val drop_of_case(struct rewrite *r, const struct ir_op *o, const ir_val *in)
+static bool is_splat(const struct rewrite *r, ir_val v)
+{
+	const struct ir_op *o = ir_def(r->b.fn, v);
+	return o && o->kind == IR_constant && ir_splat(r->m, r->b.fn, v);
+}
+
+/* A case like o, on the operands that stay; the others are constants, which each branch has as its own, or nothing reads them.  Of its results it has the wanted ones. */
+static ir_val smaller_case(struct rewrite *r, const struct ir_op *o, const ir_val *in, const bool *stays, const bool *wanted)
 {
 	int n;
 	const int64_t *branch = ir_attrs(r->from, o, AT_branch, &n);
 	ir_val *all = ARENA_NEW(r->a, ir_val, o->nin), *arg = ARENA_NEW(r->a, ir_val, o->nin), *out = ARENA_NEW(r->a, ir_val, o->nout + 1);
-	bool *wanted = ARENA_NEW(r->a, bool, o->nout + 1), *read = ARENA_NEW(r->a, bool, o->nin);
 	ir_type *t = ARENA_NEW(r->a, ir_type, o->nout + 1);
 	int64_t *words = ARENA_NEW(r->a, int64_t, n + 1);
-	uint32_t nin = 1, nout = 0;
-	for (uint32_t k = 0; k < o->nout; k++)
-		if ((wanted[k] = r->live[o->out + k] & 1))
-			t[nout++] = r->from->val.p[o->out + k].type;
-	for (int i = 0; i < n; i++) {
-		uint8_t *live = ir_live(r->a, r->m, ir_fn_of(r->m, (ir_fnid)branch[i]), wanted);
-		for (uint32_t k = 1; k < o->nin; k++)
-			read[k] |= live[k] || ir_vtype(r->m, r->from, ir_in(r->from, o, k))->dtype == DT_token;
-	}
-	all[0] = in[0];
-	for (uint32_t k = 1; k < o->nin; k++)
-		if (read[k])
+	uint32_t nin = 0, nout = 0;
+	for (uint32_t k = 0; k < o->nin; k++)
+		if (!k || stays[k])
 			all[nin++] = in[k];
-	if (nin == o->nin && nout == o->nout)
-		return 0;
+	for (uint32_t k = 0; k < o->nout; k++)
+		if (wanted[k])
+			t[nout++] = r->from->val.p[o->out + k].type;
 	words[0] = n;
 	for (int i = 0; i < n; i++) {
 		const struct ir_fn *was = ir_fn_of(r->m, (ir_fnid)branch[i]);
 		struct ir_b b = { r->m, ir_fn_new(r->m, ir_text(r->m, was->name)), o->loc };
 		for (uint32_t k = 1; k < o->nin; k++)
-			arg[k - 1] = read[k] ? ir_param(b.fn, was->val.p[k].type) : 0;
+			arg[k - 1] = stays[k] ? ir_param(b.fn, was->val.p[k].type) : 0;
 		for (uint32_t k = 1; k < o->nin; k++)
-			if (!read[k])                        /* what reads it goes */
-				arg[k - 1] = ir_const_i(&b, was->val.p[k].type, 0);
+			if (!stays[k])
+				arg[k - 1] = is_splat(r, in[k]) ? ir_clone(&b, r->b.fn, ir_def(r->b.fn, in[k]), NULL) : ir_const_i(&b, was->val.p[k].type, 0);
 		ir_inline(&b, was->id, arg, out);
 		for (uint32_t k = 0; k < o->nout; k++)
 			if (wanted[k])
 				ir_result(b.fn, out[k]);
 		words[1 + i] = b.fn->id;
 	}
-	ir_val v = ir_emit_raw(&r->b, IR_case, nin, all, nout, t, words, (uint32_t)n + 1);
+	return ir_emit_raw(&r->b, IR_case, nin, all, nout, t, words, (uint32_t)n + 1);
+}
+
+/* A case without results that are not read, and without operands that no branch reads then. */
+static ir_val drop_of_case(struct rewrite *r, const struct ir_op *o, const ir_val *in)
+{
+	int n;
+	const int64_t *branch = ir_attrs(r->from, o, AT_branch, &n);
+	bool *wanted = ARENA_NEW(r->a, bool, o->nout + 1), *read = ARENA_NEW(r->a, bool, o->nin), all = true;
+	for (uint32_t k = 0; k < o->nout; k++)
+		all &= wanted[k] = r->live[o->out + k] & 1;
+	for (int i = 0; i < n; i++) {
+		uint8_t *live = ir_live(r->a, r->m, ir_fn_of(r->m, (ir_fnid)branch[i]), wanted);
+		for (uint32_t k = 1; k < o->nin; k++)
+			read[k] |= live[k] || ir_vtype(r->m, r->from, ir_in(r->from, o, k))->dtype == DT_token;
+	}
+	for (uint32_t k = 1; k < o->nin; k++)
+		all &= read[k];
+	if (all)
+		return 0;
+	ir_val v = smaller_case(r, o, in, read, wanted);
 	for (uint32_t k = 0; k < o->nout; k++) {
 		r->map[o->out + k] = wanted[k] ? v++ : 0;
 		if (wanted[k])
@@ -661,44 +678,14 @@ static ir_val on_op(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 	return REWRITE_MAPPED;
 }
 
-static bool is_splat(const struct rewrite *r, ir_val v)
-{
-	const struct ir_op *o = ir_def(r->b.fn, v);
-	return o && o->kind == IR_constant && ir_splat(r->m, r->b.fn, v);
-}
-
 /* A case whose branches have the constants among their operands as their own. */
 static ir_val known_case(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 {
-	int n;
-	const int64_t *branch = ir_attrs(r->from, o, AT_branch, &n);
-	ir_val *all = ARENA_NEW(r->a, ir_val, o->nin), *arg = ARENA_NEW(r->a, ir_val, o->nin), *out = ARENA_NEW(r->a, ir_val, o->nout + 1);
-	ir_type *t = ARENA_NEW(r->a, ir_type, o->nout + 1);
-	int64_t *words = ARENA_NEW(r->a, int64_t, n + 1);
-	uint32_t stay = 0;
-	for (uint32_t k = 0; k < o->nin; k++)
-		if (!k || !is_splat(r, in[k]))
-			all[stay++] = in[k];
-	if (stay == o->nin)
-		return 0;
-	words[0] = n;
-	for (int i = 0; i < n; i++) {
-		const struct ir_fn *was = ir_fn_of(r->m, (ir_fnid)branch[i]);
-		struct ir_b b = { r->m, ir_fn_new(r->m, ir_text(r->m, was->name)), o->loc };
-		for (uint32_t k = 1; k < o->nin; k++)
-			if (!is_splat(r, in[k]))
-				arg[k - 1] = ir_param(b.fn, r->b.fn->val.p[in[k]].type);
-		for (uint32_t k = 1; k < o->nin; k++)
-			if (is_splat(r, in[k]))
-				arg[k - 1] = ir_clone(&b, r->b.fn, ir_def(r->b.fn, in[k]), NULL);
-		ir_inline(&b, was->id, arg, out);
-		for (uint32_t k = 0; k < o->nout; k++)
-			ir_result(b.fn, out[k]);
-		words[1 + i] = b.fn->id;
-	}
-	for (uint32_t k = 0; k < o->nout; k++)
-		t[k] = r->from->val.p[o->out + k].type;
-	return ir_emit_raw(&r->b, IR_case, stay, all, o->nout, t, words, (uint32_t)n + 1);
+	bool *stays = ARENA_NEW(r->a, bool, o->nin), *wanted = ARENA_NEW(r->a, bool, o->nout + 1), all = true;
+	memset(wanted, true, sizeof *wanted * (o->nout + 1));
+	for (uint32_t k = 1; k < o->nin; k++)
+		all &= stays[k] = !is_splat(r, in[k]);
+	return all ? 0 : smaller_case(r, o, in, stays, wanted);
 }
 
 /* Operands that are one constant many times, of loops that do not change them and of cases. */

@@ -110,8 +110,8 @@ static void find_pairs(struct edits *w, void *all)
 		struct edit *e = recompute_edit(w, i);
 		for (int k = 0; k < e->l.n && !e->l.cond; k++) {
 			int r;
-			struct edit *f = ir_role_is_in(e->l.x[k].role) ? recompute_maker(w, e->l.x[k].v, &r) : NULL;
-			if (!f || f->l.trip != e->l.trip)
+			struct edit *f = recompute_maker(w, e, k, &r);
+			if (!f)
 				continue;
 			recompute_around(w, f);
 			ir_val y = f->l.body->result.p[r];
@@ -313,8 +313,8 @@ static void find_pieces(struct edits *w, void *all)
 		for (int turn = 0, scores = 0; turn < 2 && turn <= scores; turn++)
 			for (int k = 0; k < e->l.n && !e->l.cond; k++) {
 				int r;
-				struct edit *f = ir_role_is_in(e->l.x[k].role) ? recompute_maker(w, e->l.x[k].v, &r) : NULL;
-				const struct ir_op *o = f && f->l.trip == e->l.trip ? in_pieces(w, e, f, r, k) : NULL;
+				struct edit *f = recompute_maker(w, e, k, &r);
+				const struct ir_op *o = f ? in_pieces(w, e, f, r, k) : NULL;
 				if (!o || !recompute_follows(w, e, f, r, k))
 					continue;
 				recompute_around(w, f);

@@ -40,8 +40,8 @@ static inline bool is_view(enum ir_kind k)
 /* --- recompute_same.c --- */
 
 struct edit *recompute_edit(struct edits *w, uint32_t op);
-/* The counted loop that makes v as a stack, and which of its results v is. */
-struct edit *recompute_maker(struct edits *w, ir_val v, int *result);
+/* The counted loop, of as many turns, that makes the stack which loop e reads as operand k, and which of its results that is; NULL: there is none. */
+struct edit *recompute_maker(struct edits *w, const struct edit *e, int k, int *result);
 /* v, or what a barrier has taken it from. */
 ir_val recompute_unbarred(const struct ir_fn *fn, ir_val v);
 /* e goes back over f; false: it goes over another one, or in another way. */

@@ -62,8 +62,8 @@ static void find_outputs(struct edits *w, void *none)
 		struct edit *e = recompute_edit(w, i);
 		for (int k = 0; k < e->l.n && !e->l.cond && !e->first; k++) {
 			int r;
-			struct edit *f = ir_role_is_in(e->l.x[k].role) ? recompute_maker(w, e->l.x[k].v, &r) : NULL;
-			if (f && f->l.trip == e->l.trip)
+			struct edit *f = recompute_maker(w, e, k, &r);
+			if (f)
 				recompute_follows(w, e, f, r, k);
 		}
 		for (size_t k = 0; k < e->l.body->op.n && e->first; k++)

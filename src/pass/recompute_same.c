@@ -31,14 +31,15 @@ struct edit *recompute_edit(struct edits *w, uint32_t op)
 	return e;
 }
 
-struct edit *recompute_maker(struct edits *w, ir_val v, int *result)
+struct edit *recompute_maker(struct edits *w, const struct edit *e, int k, int *result)
 {
-	const struct ir_op *o = ir_def(w->fn, v);
+	ir_val v = e->l.x[k].v;
+	const struct ir_op *o = ir_role_is_in(e->l.x[k].role) ? ir_def(w->fn, v) : NULL;
 	if (!o || o->kind != IR_loop)
 		return NULL;
 	struct edit *f = recompute_edit(w, (uint32_t)(o - w->fn->op.p));
 	*result = (int)(v - o->out);
-	return !f->l.cond && *result >= f->l.ncarry ? f : NULL;
+	return !f->l.cond && f->l.trip == e->l.trip && *result >= f->l.ncarry ? f : NULL;
 }
 
 ir_val recompute_unbarred(const struct ir_fn *fn, ir_val v)

@@ -65,8 +65,8 @@ static int find_stacks(struct edits *w, struct pair *pair)
 		struct pair p = { .e = e, .of = ARENA_NEW(w->a, struct cand_stack, e->l.n + 1) };
 		for (int k = 0; k < e->l.n && !e->l.cond; k++) {
 			int r;
-			struct edit *f = ir_role_is_in(e->l.x[k].role) && w->fn->val.p[e->l.x[k].v].nuse == 1 ? recompute_maker(w, e->l.x[k].v, &r) : NULL;
-			if (f && f->l.trip == e->l.trip && !has[f->o - w->fn->op.p] && recompute_follows(w, e, f, r, k))
+			struct edit *f = w->fn->val.p[e->l.x[k].v].nuse == 1 ? recompute_maker(w, e, k, &r) : NULL;
+			if (f && !has[f->o - w->fn->op.p] && recompute_follows(w, e, f, r, k))
 				p.of[p.n++] = (struct cand_stack){ k, r, ir_vtype(w->m, w->fn, e->l.x[k].v)->bytes, false };
 		}
 		if (!p.n)
