@@ -100,8 +100,14 @@ struct err *custom_run(struct frame *f, struct custom *x, char *const *ptr)
 		e = t->fn(t->user, &call);
 		behalf = outer;
 		relief_back(f->d);
-	} else
+	} else {
+		bool shared = f->d->c->sharers > 1 && !strncmp(c->target, "lapack_", 7);
+		if (shared)
+			blas_enter(f->d->c->parts ? 1 : 1 + f->d->nworker);        /* its bits depend on how many it has */
 		e = ffi_call(t->ffi, &t->checked, &call, x->attrs);
+		if (shared)
+			blas_leave();
+	}
 	cpu_restore_fp(fp);
 out:
 	for (int i = 0; tmp && i < n; i++) {

@@ -282,6 +282,39 @@ def test_lapack_on_parts_of_a_batch():
         assert "all_gather" not in f.lower(x).compile().as_text()
 
 
+@pytest.mark.only_rondo("jaxlib's own client leaves them all cores")
+def test_lapack_has_the_threads_of_a_device():
+    """While it is called; before and after SciPy has what it had.  More, on several devices at once, wait for each other for long."""
+    import ctypes
+    import pathlib
+    import threading
+
+    import scipy.linalg.lapack
+
+    at = next((pathlib.Path(scipy.__file__).parent.parent / "scipy.libs").glob("libscipy_openblas*.so"), None)
+    if not at:
+        pytest.skip("SciPy has another LAPACK")
+    lib = ctypes.CDLL(str(at))
+    had, seen, over = lib.scipy_openblas_get_num_threads(), set(), threading.Event()
+    try:
+        lib.scipy_openblas_set_num_threads(3)
+
+        def look():
+            while not over.is_set():
+                seen.add(lib.scipy_openblas_get_num_threads())
+        watcher = threading.Thread(target=look)
+        f = jax.jit(jnp.linalg.svd)
+        x = jax.device_put(np.random.default_rng(0).normal(size=(300, 300)).astype(np.float32), NamedSharding(mesh(), P()))
+        watcher.start()
+        jax.block_until_ready(f(x))
+        over.set()
+        watcher.join()
+        assert 1 in seen and not seen - {1, 3}, seen
+        assert lib.scipy_openblas_get_num_threads() == 3
+    finally:
+        lib.scipy_openblas_set_num_threads(had)
+
+
 def partly_manual(f, spec):
     return jax.jit(jax.shard_map(f, mesh=mesh(), in_specs=P("x"), out_specs=spec, axis_names={"x"}, check_vma=False))
 

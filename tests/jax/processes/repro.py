@@ -75,6 +75,14 @@ def layers():
 
 
 @case
+def linear_algebra():
+    """LAPACK gives other bits with more threads."""
+    a = spread(normal(320, 320), m)
+    say("qr", jax.jit(jnp.linalg.qr)(a))
+    say("solve", jax.jit(lambda a: jax.scipy.linalg.cho_solve(jax.scipy.linalg.cho_factor(a @ a.T + 320 * jnp.eye(320)), a))(a))
+
+
+@case
 def attentions():
     """Grouped heads, long enough for a ring, with a mask that deals unevenly, and a window; a checkpoint."""
     t = 2048
