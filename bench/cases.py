@@ -354,6 +354,8 @@ def register_ops():
     add("sort 1M", lambda: simple(jnp.sort, normal(1 << 20)), tol=0, quick=True, floor=0.5, work=moves(4 << 20, 4 << 20))
     add("argsort 8x128256", lambda: simple(jnp.argsort, normal(8, 128256)), tol=0, floor=0.5, work=moves(4 * 8 * 128256, 4 * 8 * 128256))
     add("top-k 64 of 8x128256", lambda: simple(lambda x: lax.top_k(x, 64)[0], normal(8, 128256)), tol=0, work=moves(4 * 8 * 128256, 0))
+    add("top-k 2 of 4096x64", lambda: simple(lambda x: lax.top_k(x, 2)[0], normal(4096, 64)), tol=0, work=moves(4 * 4096 * 64, 8 * 4096))
+    add("norm of bf16 4096x1024", lambda: simple(jnp.linalg.norm, normal(4096, 1024, dtype=bf16)), tol=1e-2, work=moves(2 * 4096 * 1024, 2))
     add("cumsum 4M", lambda: simple(jnp.cumsum, normal(1 << 22)), floor=0.5, work=moves(16 << 20, 16 << 20))
     add("cumsum 8192x1024 axis 0", lambda: simple(lambda x: jnp.cumsum(x, 0), normal(8192, 1024)), quick=True, floor=0.5, work=moves(32 << 20, 32 << 20))
     add("transpose + 1 4096x4096", lambda: simple(lambda x: x.T + 1, normal(*big)), quick=True, floor=0.5, work=moves(64 << 20, 64 << 20))

@@ -795,7 +795,27 @@ struct err *kern_make_sort(const struct prog_kern *k, struct kern_state *s)
 
 /* --- top_k ------------------------------------------------------------------------------ */
 
+enum { FEW = 16 };         /* so many are kept in order */
 struct topk { int64_t n, k, rows, per_tile; enum dtype dt; bool wide; };
+
+/* m more keys, numbered from `at`, among the k least, `have` so far, of w, which is in order.  How many there are. */
+static int64_t keep_least(uint64_t *w, int64_t have, int64_t k, const uint32_t *key, int64_t m, int64_t at)
+{
+	uint64_t limit = have == k ? w[k - 1] : UINT64_MAX;
+
+	for (int64_t j = 0; j < m; j++) {
+		uint64_t v = (uint64_t)key[j] << 32 | (uint64_t)(at + j);
+		if (v >= limit)
+			continue;
+		int64_t i = have < k ? have++ : k - 1;
+		for (; i && w[i - 1] > v; i--)
+			w[i] = w[i - 1];
+		w[i] = v;
+		if (have == k)
+			limit = w[k - 1];
+	}
+	return have;
+}
 
 static void topk_run(const struct prog_kern *k, const struct kern_state *s, int phase, char *const *ptr,
                      int64_t t0, int64_t t1, void *scratch)
@@ -833,6 +853,11 @@ static void topk_run(const struct prog_kern *k, const struct kern_state *s, int 
 				best = MIN(best, k32[j]);
 			if (best > limit >> 32)
 				continue;
+			if (q->k <= FEW) {
+				have = keep_least(w, have, q->k, k32, m, i);
+				limit = have == q->k ? w[have - 1] : UINT64_MAX;
+				continue;
+			}
 			if (room < n && have + m > room) {
 				select_k(w, have, q->k);
 				have = q->k;
@@ -848,7 +873,7 @@ static void topk_run(const struct prog_kern *k, const struct kern_state *s, int 
 		}
 		if (q->wide) {
 			sort_pairs(p, p + n, n);
-		} else {
+		} else if (q->k > FEW) {
 			if (have > q->k)
 				select_k(w, have, q->k);
 			quick(w, q->k, 64);

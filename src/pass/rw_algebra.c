@@ -191,3 +191,19 @@ ir_val rw_convert_of_bool(struct rewrite *r, const struct ir_op *o, const ir_val
 	return (whole_numbers(by) || by->dtype == DT_f32) && dtype_info[by->dtype].bits > 1
 	       ? ir_convert(&r->b, ir_in(r->b.fn, d, 0), result_type(r, o)->dtype) : 0;
 }
+
+/* The product of two bf16 or f16 is a number of f32: what is added up there, anyway, need not be rounded first. */
+ir_val rw_sum_of_products(struct rewrite *r, const struct ir_op *o, const ir_val *in)
+{
+	const struct ir_op *c = made_by(r, in[0], IR_convert), *x = c ? made_by(r, ir_in(r->b.fn, c, 0), IR_multiply) : NULL;
+	if (!x || !conf_int(CONF_EXCESS_PRECISION) || o->nout != 1 || ir_attr(r->from, o, AT_redop) != RED_add || type_of(r, in[0])->dtype != DT_f32)
+		return 0;
+	enum dtype narrow = type_of(r, ir_in(r->b.fn, c, 0))->dtype;
+	const struct ir_op *was = ir_def(r->from, ir_in(r->from, o, 0));
+	bool once = was && r->from->val.p[ir_in(r->from, o, 0)].nuse == 1 && r->from->val.p[ir_in(r->from, was, 0)].nuse == 1;
+	if (!once || (narrow != DT_bf16 && narrow != DT_f16))
+		return 0;
+	ir_val y[2] = { ir_in(r->b.fn, x, 0), ir_in(r->b.fn, x, 1) };
+	ir_val wide = ir_convert(&r->b, y[0], DT_f32), other = y[1] == y[0] ? wide : ir_convert(&r->b, y[1], DT_f32), args[2] = { ir_bin(&r->b, ELEM_multiply, wide, other), in[1] };
+	return ir_clone(&r->b, r->from, o, args);
+}
