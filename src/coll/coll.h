@@ -125,7 +125,8 @@ int coll_peers(const struct prog *p, const int *pe, int pos, int *out);
 enum { COLL_UNIT = PROG_UNIT };
 struct coll_then { void (*run)(void *user, const char *at, char *to, int64_t lo, int64_t hi); void *user; int64_t unit; char *out; bool alone; };
 /* Take part in c.  ptr: addresses of the operands, then of the results.  in_place: they are the same, on all devices
- * (prog_in_place).  then: NULL, or what follows. */
+ * (prog_in_place).  then: NULL, or what follows.  Where a launch is stopped, or a process has died, data may not have come although
+ * there is no error: sym_lost tells. */
 struct err *coll_run(struct coll_cx *cx, const struct prog_coll *c, uint32_t site, char *const *ptr, bool in_place, const struct coll_then *then);
 
 /* --- loan.c: permutes that are read where they lie ---------------------------------------------- */

@@ -97,13 +97,17 @@ static struct prog *make_prog(int n)
 	return p;
 }
 
-/* As coll_run; or begun in a lane, looked at from time to time, and finished: each device as it likes. */
-static struct err *either(struct coll_lane *lane, uint64_t draw, struct coll_cx *cx, const struct prog_coll *c, uint32_t site, char *const *ptr, bool in_place, const struct coll_then *t)
+/* As coll_run; or begun in a lane, looked at from time to time, and finished: each device as it likes.  What did not come, since all
+ * are to stop, is an error. */
+static struct err *either(const struct dev *d, struct coll_lane *lane, uint64_t draw, struct coll_cx *cx, const struct prog_coll *c, uint32_t site, char *const *ptr, bool in_place, const struct coll_then *t)
 {
+	struct sym_ep *ep = sym_ep_of(d->team, d->pos);
 	const void *what = NULL;
 
-	if (t || draw % 2)
-		return coll_run(cx, c, site, ptr, in_place, t);
+	if (t || draw % 2) {
+		TRY(coll_run(cx, c, site, ptr, in_place, t));
+		return sym_lost(ep);
+	}
 	coll_begin(lane, &(struct coll_task){ *cx, c, site, ptr, in_place, c });
 	for (uint64_t k = draw / 2 % 50; k-- && coll_flying(lane);) {
 		if (k % 8 == 0)
@@ -114,7 +118,7 @@ static struct err *either(struct coll_lane *lane, uint64_t draw, struct coll_cx 
 	assert_false(coll_flying(lane));
 	struct err *e = coll_lane_error(lane, &what);
 	assert_true(!e || what == c);
-	return e;
+	return e ? e : sym_lost(ep);
 }
 
 /* Boxes of three dimensions between the members of a group, some rows long, some a few bytes: block k of a result is from its member k.
@@ -153,7 +157,7 @@ static struct err *boxes(const struct dev *d, struct coll_lane *lane, struct col
 		x[i] = val(round, d->pos, i);
 	for (int64_t i = 0; i < ny; i++)
 		y[i] = -1;
-	TRY(either(lane, (uint64_t)val(round, d->pos, 5) / 11, cx, &c, (uint32_t)round, ptr, false, NULL));
+	TRY(either(d, lane, (uint64_t)val(round, d->pos, 5) / 11, cx, &c, (uint32_t)round, ptr, false, NULL));
 	for (const int64_t *r = out + RANK; r < w; r += ROW)
 		for (int64_t i = 0; i < size[0] && r[0] == d->pos; i++)
 			for (int64_t j = 0; j < size[1]; j++)
@@ -203,7 +207,7 @@ static struct err *slices(const struct dev *d, struct coll_lane *lane, struct co
 			for (int64_t i = 0; i < wide && nth >= 0 && nth < w[k][SLICE_ROWS] && from >= 0 && from < have; i++)
 				want[r * wide + i] = val(round, (int)id[k / each], (int64_t)from * wide + i);
 		}
-	TRY_GOTO(e, either(lane, (uint64_t)val(round, d->pos, 6) / 11, cx, &c, (uint32_t)round, ptr, false, NULL), out);
+	TRY_GOTO(e, either(d, lane, (uint64_t)val(round, d->pos, 6) / 11, cx, &c, (uint32_t)round, ptr, false, NULL), out);
 	for (int64_t i = 0; i < room * wide && !e; i++)
 		if (y[i] != want[i])
 			e = ERR(INTERNAL, "round %d: element %lld of %lld rows of %lld is wrong: %d for %d", round, (long long)i, (long long)room, (long long)wide, y[i], want[i]);
@@ -320,7 +324,7 @@ static void *device(void *v)
 			for (int64_t i = 0; i < ny && (way >> 2) % 3 == 0; i++)
 				u.z[i] = (int32_t)i;
 		}
-		d->err = either(lane, (uint64_t)val(round, d->pos, 5) / 11, &cx, &c, (uint32_t)round, ptr, inplace, t);
+		d->err = either(d, lane, (uint64_t)val(round, d->pos, 5) / 11, &cx, &c, (uint32_t)round, ptr, inplace, t);
 		if (d->err)
 			break;
 		if (t) {
