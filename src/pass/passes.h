@@ -187,7 +187,8 @@ struct recomputed { struct recomputed_fn *p; size_t n, cap; };
 void pass_recompute(const struct pass_opts *o, struct ir_module *m, bool all, struct recomputed *done);
 /* Functions of which not all such loops have got the gradient of an attention are what they were.  True: there is one; ends done. */
 bool pass_recompute_undo(struct ir_module *m, struct recomputed *done);
-/* An attention op that a later loop does again with operands that an earlier one has stacked: its results are stacked as well. */
+/* An attention op that a later loop does again with operands that an earlier one has stacked: its results are stacked as well.  One that is done
+ * again behind a barrier, outside of loops: its results are those of the first. */
 void pass_keep_outputs(struct ir_module *m);
 /* Where memory is short (o->save): of what loops stack for those that go back over them, so many bytes are made again there instead, what takes least time for
  * each first. */

@@ -991,6 +991,30 @@ def test_loops_and_cases_keep_no_matrix_of_queries_by_keys(name):
     check_layers(LAYER_LOOPS[name], name)
 
 
+@pytest.mark.parametrize("policy", [None, "nothing_saveable", "dots_with_no_batch_dims_saveable"])
+@pytest.mark.parametrize("dtype", [f32, bf16])
+def test_layers_made_again_keep_what_attention_gives(dtype, policy):
+    """Without a loop, too: each runs forward once.  What has another mask, or other keys, is another one."""
+    again = functools.partial(jax.checkpoint, policy=policy and getattr(jax.checkpoint_policies, policy))
+
+    def forward(x, *w):
+        for i in range(3):
+            x = again(layer)(x, [a[i] for a in w])
+        q = x[..., :H * D].reshape(B, T, -1, D)
+        local = again(lambda q: dpa(q, q * 2, q, is_causal=True))(q) + dpa(q, q * 2, q, is_causal=True, local_window_size=(5, 0)) + dpa(q, q * 3, q, is_causal=True)
+        return x, local
+
+    def loss(x, *w):
+        return sum((jnp.cos(a.astype(f32)) * a.astype(f32)).sum() for a in forward(x, *w))
+
+    args = [a.astype(dtype) for a in (normal(B, T, 32), *weights())]
+    g = jax.grad(loss, tuple(range(5)))
+    want = on_cpu(g, *[a.astype(f32) for a in args])
+    c, forwards, backwards = compiled(g, *args)
+    compare(c(*args), want, 1e-4 if dtype == f32 else 6e-2)
+    assert (forwards, backwards) == (6, 6), c.as_text()
+
+
 def test_memory_without_bf16_products():
     """The same where kernels multiply f32, whatever the operands are."""
     code = f"import sys; sys.path.insert(0, {os.path.dirname(__file__)!r}); import conftest, test_attention as t; [t.test_memory('grouped', t.bf16, n) for n in (16384, 65536)]"
