@@ -60,14 +60,32 @@ static bool is_move(const struct values *v, const struct move *m, ir_val x, ir_s
 	return m->from == v->map[x] && m->lay == v->sh[x] && m->t == v->fn->val.p[x].type && m->sh == h;
 }
 
+/* Does it take time to calculate, and not just to read and write? */
+static bool multiplies(const struct ir_op *o)
+{
+	return o->kind == IR_dot || o->kind == IR_convolution || o->kind == IR_attention || o->kind == IR_attention_grad;
+}
+
+/* Are there few ops from one of fn to another, or, as between a product and its gradients where nothing but a loss is made of it, next to no work? */
+static bool is_near(const struct ir_fn *fn, size_t from, size_t to)
+{
+	enum { MOST_WORK = 2 };
+	int work = 0;
+	for (size_t i = to - from < PART_NEAR ? to : from; i < to && work <= MOST_WORK; i++)
+		work += multiplies(&fn->op.p[i]) || fn->op.p[i].kind == IR_loop || fn->op.p[i].kind == IR_case;
+	return work <= MOST_WORK;
+}
+
 ir_val part_copy(const struct values *v, ir_val x, ir_shard h)
 {
 	if (!v->map[x])
 		return 0;
 	if (is_move(v, &v->kept[x], x, h))
 		return v->kept[x].to;
+	if (is_move(v, &v->turn[x], x, h))
+		return v->turn[x].to;
 	for (int i = 0; i < v->nmoved; i++)
-		if (is_move(v, &v->moved[i], x, h) && v->moved[i].at + PART_NEAR > v->at)
+		if (is_move(v, &v->moved[i], x, h) && is_near(v->into, v->moved[i].at, v->at))
 			return v->moved[i].to;
 	return 0;
 }
@@ -399,12 +417,6 @@ static struct axes *choose(struct query *q, struct cost *least)
 	return best;
 }
 
-/* Does it take time to calculate, and not just to read and write? */
-static bool multiplies(const struct ir_op *o)
-{
-	return o->kind == IR_dot || o->kind == IR_convolution || o->kind == IR_attention || o->kind == IR_attention_grad;
-}
-
 static struct query query(struct part *p, const struct values *v, const struct ir_op *o, const struct ir_axes *x, const ir_shard *have)
 {
 	return (struct query){ .p = p, .v = v, .o = o, .x = x, .have = have, .leaves = part_leaves(p, v->fn, o),
@@ -436,7 +448,7 @@ struct values *part_values_new(struct part *p, const struct ir_fn *fn)
 		end[x] = (ir_shard)PART_ANY;
 	}
 	*v = (struct values){ .fn = fn, .map = ARENA_NEW(&p->a, ir_val, n), .sh = ARENA_NEW(&p->a, ir_shard, n), .want = want, .end = end,
-	                      .axes = ARENA_NEW(&p->a, struct ir_axes *, fn->op.n + 1) };
+	                      .axes = ARENA_NEW(&p->a, struct ir_axes *, fn->op.n + 1), .row = ARENA_NEW(&p->a, bool, n) };
 	return v;
 }
 
@@ -445,6 +457,25 @@ const struct values *part_values(struct part *p, const struct ir_fn *fn)
 	if (!p->values[fn->id])
 		p->values[fn->id] = part_values_new(p, fn);
 	return p->values[fn->id];
+}
+
+const struct values *part_body(struct part *p, const struct ir_loop *l)
+{
+	const struct ir_fn *fn = l->body;
+	const struct values *v = part_values(p, fn);
+	bool fresh = false;
+	for (int k = 0; k < l->n; k++)
+		if (ir_role_is_in(l->x[k].role)) {
+			fresh |= !v->row[l->x[k].param];
+			v->row[l->x[k].param] = true;
+		}
+	for (size_t i = 0; i < fn->op.n && fresh; i++) {
+		const struct ir_op *o = &fn->op.p[i];
+		bool each = o->kind == IR_optimization_barrier, seen = o->nin == 1 && (ir_info(o->kind)->flags & IR_VIEW || o->kind == IR_convert || o->kind == IR_sharding_constraint);
+		for (uint32_t k = 0; k < o->nout && (each || seen); k++)
+			v->row[o->out + k] = v->row[ir_in(fn, o, k)];
+	}
+	return v;
 }
 
 /* h without what rows are spread by: that cuts dimension d instead, if d is one (not 0) that it divides. */
@@ -493,7 +524,7 @@ static double loop_reads(struct part *p, const struct values *v, const struct ir
 	double turns = l.trip < 0 ? IR_TURNS : (double)l.trip;
 	if (!q->param)
 		return 0;
-	const struct values *body = part_values(p, l.body);
+	const struct values *body = part_body(p, &l);
 	ir_shard to = body->want[q->param];
 	double ns;
 	if (ir_role_is_in(q->role)) {
@@ -556,7 +587,7 @@ double part_readers(struct part *p, const struct values *v, ir_val x, ir_shard h
 		bool again = false;
 		s += reads(p, v, r[i].op, r[i].k, h, &r[i].to);
 		for (int j = i + 1; j < n && !again; j++)
-			again = r[j].to == r[i].to && r[i].op - r[j].op < PART_NEAR;
+			again = r[j].to == r[i].to && (v->row[x] || is_near(v->fn, r[j].op, r[i].op));
 		if (again)
 			s -= part_travel(p, t, h, r[i].to).ns;
 		if (part_sum(p, h))
@@ -579,7 +610,7 @@ static double readers_next(struct query *q, ir_val x, ir_shard have, ir_shard h)
 	double s = 0;
 	for (uint32_t u = ir_use_first(v->fn, x); u; u = ir_use_next(v->fn, u)) {
 		uint32_t op = ir_use_op(v->fn, u);
-		if (op <= own || op - own >= PART_NEAR || (n && r[n - 1].op == op))
+		if (op <= own || (!v->row[x] && !is_near(v->fn, own, op)) || (n && r[n - 1].op == op))
 			continue;
 		if (n == MOST_NEXT)
 			memmove(r, r + 1, sizeof *r * (size_t)--n);

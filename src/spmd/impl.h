@@ -194,13 +194,16 @@ struct values {
 	const ir_shard *sh, *want;
 	ir_shard *end;
 	struct ir_axes **axes;             /* by op: NULL, not asked yet */
-	const struct move *moved, *kept;   /* parts that were brought elsewhere: not long ago; by value */
+	const struct move *moved, *kept, *turn;      /* parts that were brought elsewhere: not long ago; by value; by value, of rows */
+	bool *row;                         /* by value: is it, in a loop's body, a row of a stack, seen or cast in some way? */
 	int nmoved;
-	size_t at;                         /* operations emitted so far */
+	const struct ir_fn *into;
+	size_t at;                         /* operations emitted into it so far */
 };
 ir_val part_copy(const struct values *v, ir_val x, ir_shard h);     /* the part of x as h, if it was brought there and still is; 0: no */
 struct values *part_values_new(struct part *p, const struct ir_fn *fn);
 const struct values *part_values(struct part *p, const struct ir_fn *fn);      /* before anything of it is made; shared by who asks */
+const struct values *part_body(struct part *p, const struct ir_loop *l);       /* the same of a loop's body */
 const struct ir_axes *part_op_axes(struct part *p, const struct values *v, const struct ir_op *o);
 
 /* How op o is cut: for each factor of x the axes, from how its operands lie (have), what its results are wanted as and who reads them. */
@@ -266,7 +269,7 @@ bool part_emit(struct part *p, struct ir_b *b, const struct ir_fn *fn, const str
 /* --- scope.c: values on their way --------------------------------------------------------- */
 
 /* One function on its way: what is known of its values (v, whose arrays these are), and what was brought elsewhere: kept, by value, what
- * takes no more memory there. */
+ * takes no more memory there; turn, what one turn of a loop has whole of rows of stacks, which are not kept for another one. */
 struct scope {
 	const struct ir_fn *from;
 	struct ir_b b;
@@ -274,7 +277,7 @@ struct scope {
 	ir_shard *sh, *end;
 	struct values v;
 	struct view **view;        /* of values that are not made yet (map: 0) */
-	struct move moved[16], *kept;
+	struct move moved[16], *kept, *turn;
 	int last;
 	uint64_t *asked, asking;   /* by value: which question it was looked at for, and how far */
 	ir_shard *adds;            /* by result: the parts of a sum that are added to a parameter to make it, and to nothing else */

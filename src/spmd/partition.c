@@ -369,6 +369,7 @@ static struct err *do_loop(struct part *p, struct scope *s, const struct ir_op *
 {
 	const struct ir_fn *fn = s->from;
 	const struct ir_loop l = ir_loop_view(&p->a, p->m, fn, o);
+	const struct values *body = part_body(p, &l);
 	ir_shard *par = ARENA_NEW(&p->a, ir_shard, l.body->nparam + 1), *res = ARENA_NEW(&p->a, ir_shard, l.nmade + 1), *got = ARENA_NEW(&p->a, ir_shard, l.nmade + 1),
 	         *adds = ARENA_NEW(&p->a, ir_shard, l.nmade + 1), *asked = ARENA_NEW(&p->a, ir_shard, l.n + 1), *at = ARENA_NEW(&p->a, ir_shard, l.n + 1);
 	for (int k = 0; k < l.n; k++) {
@@ -377,7 +378,7 @@ static struct err *do_loop(struct part *p, struct scope *s, const struct ir_op *
 		if (ir_role_is_in(q->role)) {
 			scope_finish(p, s, q->v, scope_wanted(s, q->v));
 			double ns;
-			at[k] = part_stack_place(p, part_values(p, l.body), q->param, fn->val.p[q->v].type, s->sh[q->v], l.trip < 0 ? IR_TURNS : (double)l.trip, &ns);
+			at[k] = part_stack_place(p, body, q->param, fn->val.p[q->v].type, s->sh[q->v], l.trip < 0 ? IR_TURNS : (double)l.trip, &ns);
 			p->spare -= MAX(0, part_local(p, fn->val.p[q->v].type, at[k]) - part_local(p, fn->val.p[q->v].type, s->sh[q->v]));
 			par[q->param - 1] = part_shifted(p, at[k], t->rank - 1, 1);
 		} else if (ir_role_is_out(q->role)) {
@@ -387,7 +388,6 @@ static struct err *do_loop(struct part *p, struct scope *s, const struct ir_op *
 			ir_shard parts = scope_says_parts(p, l.body, ir_def(l.body, l.body->result.p[q->result]));
 			res[q->result] = par[q->param - 1] = at[k] = parts ? parts : part_summed(p, scope_wanted(s, o->out + (uint32_t)q->result));
 		} else {
-			const struct values *body = part_values(p, l.body);
 			scope_finish(p, s, q->v, body->want[q->param]);
 			par[q->param - 1] = at[k] = const_place(p, body, q->param, s->sh[q->v], l.trip < 0 ? IR_TURNS : (double)l.trip);
 		}

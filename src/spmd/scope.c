@@ -9,7 +9,8 @@ void scope_init(struct part *p, struct scope *s, const struct ir_fn *from, struc
 {
 	size_t n = from->val.n;
 	*s = (struct scope){ .from = from, .b = { p->m, to, 0 }, .map = ARENA_NEW(&p->a, ir_val, n), .sh = ARENA_NEW(&p->a, ir_shard, n), .end = ARENA_NEW(&p->a, ir_shard, n),
-	                     .view = ARENA_NEW(&p->a, struct view *, n), .adds = ARENA_NEW(&p->a, ir_shard, n), .asked = ARENA_NEW(&p->a, uint64_t, n), .kept = ARENA_NEW(&p->a, struct move, n) };
+	                     .view = ARENA_NEW(&p->a, struct view *, n), .adds = ARENA_NEW(&p->a, ir_shard, n), .asked = ARENA_NEW(&p->a, uint64_t, n), .kept = ARENA_NEW(&p->a, struct move, n),
+	                     .turn = ARENA_NEW(&p->a, struct move, n) };
 	for (ir_val v = 1; v < n; v++)
 		s->end[v] = (ir_shard)PART_ANY;
 	s->v = *part_values(p, from);
@@ -18,7 +19,9 @@ void scope_init(struct part *p, struct scope *s, const struct ir_fn *from, struc
 	s->v.end = s->end;
 	s->v.moved = s->moved;
 	s->v.nmoved = NELEM(s->moved);
+	s->v.into = to;
 	s->v.kept = s->kept;
+	s->v.turn = s->turn;
 }
 
 ir_val *scope_operands(struct part *p, struct scope *s, const struct ir_op *o)
@@ -68,7 +71,7 @@ static ir_val scope_bring(struct part *p, struct scope *s, ir_val x, ir_shard to
 		v = part_reshard(p, &s->b, s->map[x], s->sh[x], to);
 	ir_type t = s->from->val.p[x].type;
 	if (v != s->map[x]) {
-		struct move *m = part_local(p, t, to) <= part_local(p, t, s->sh[x]) ? &s->kept[x] : &s->moved[s->last++ % (int)NELEM(s->moved)];
+		struct move *m = part_local(p, t, to) <= part_local(p, t, s->sh[x]) ? &s->kept[x] : s->v.row[x] ? &s->turn[x] : &s->moved[s->last++ % (int)NELEM(s->moved)];
 		*m = (struct move){ s->map[x], v, t, s->sh[x], to, s->b.fn->op.n };
 	}
 	return v;

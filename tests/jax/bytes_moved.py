@@ -162,15 +162,19 @@ def layer(p, h, at):
     return at("out", h + (sparse if "r" in p else dense)(p, a, at))
 
 
-def model(layers, at, scan):
-    """A step of gradient descent through the layers, with SGD: the arguments are stacked for a scan."""
+def model(layers, at, scan, again=False):
+    """A step of gradient descent through the layers, with SGD: the arguments are stacked for a scan.  again: layers are made again for their gradients."""
+    def one(q, h):
+        return layer(q, h, at)
+    one = jax.checkpoint(one) if again else one
+
     def loss(p, x, y):
         h = at("out", x)
         if scan:
-            h = lax.scan(lambda h, q: (layer(q, h, at), None), h, p)[0]
+            h = lax.scan(lambda h, q: (one(q, h), None), h, p)[0]
         else:
             for q in p:
-                h = layer(q, h, at)
+                h = one(q, h)
         return ((h - y) ** 2).mean()
 
     def step(p, x, y):
@@ -196,14 +200,14 @@ class Layout:
                 size[i] //= 2
         return jax.make_mesh(size, tuple(self.axes), devices=jax.devices()[:devices], axis_types=(AxisType.Auto,) * len(size))
 
-    def step(self, layers, scan, constrained, devices=N):
+    def step(self, layers, scan, constrained, again=False, devices=N):
         m = self.mesh(devices)
 
         def at(what, x):
             return lax.with_sharding_constraint(x, NS(m, self.at[what])) if constrained and what in self.at else x
         p = {k: NS(m, P(None, *v) if scan else v) for k, v in self.p.items()}
         shard = (p if scan else [p] * layers, NS(m, self.x), NS(m, self.x))
-        return jax.jit(model(layers, at, scan), in_shardings=shard)
+        return jax.jit(model(layers, at, scan, again), in_shardings=shard)
 
     def args(self, layers, scan, like=lambda s: jax.ShapeDtypeStruct(s, jnp.float32)):
         shapes = SPARSE if self.sparse else DENSE
@@ -288,7 +292,7 @@ class Pipeline:
 
 
 LAYOUTS["pipeline"] = Pipeline()
-WAYS = {"": (False, False), " scan": (True, False), " said": (False, True), " scan said": (True, True)}
+WAYS = {"": (False, False), " scan": (True, False), " said": (False, True), " scan said": (True, True), " scan said again": (True, True, True)}
 NAMES = [k + w for k in LAYOUTS for w in WAYS if k != "pipeline" or not w]
 
 
@@ -307,10 +311,10 @@ SMALL = 1024
 def per_layer(name):
     """(kind, devices, bytes into each): how often, for one layer."""
     k, _, w = name.partition(" ")
-    scan, said = WAYS[(w and " ") + w]
+    way = WAYS[(w and " ") + w]
 
     def sent(n):
-        return collectives(LAYOUTS[k].step(n, scan, said).lower(*LAYOUTS[k].args(n, scan)).compile())
+        return collectives(LAYOUTS[k].step(n, *way).lower(*LAYOUTS[k].args(n, way[0])).compile())
     if k == "pipeline":
         return {c: n / N for c, n in sent(N).items()}
     few, many = one_sum(sent(2)), one_sum(sent(3))
@@ -320,11 +324,11 @@ def per_layer(name):
 def values(name):
     """The largest difference between what 1 and what 2, 4 and 8 devices calculate in f64, of the largest element; two runs are equal bit by bit."""
     k, _, w = name.partition(" ")
-    scan, said = WAYS[(w and " ") + w]
+    way = WAYS[(w and " ") + w]
     rng = np.random.default_rng(0)
-    args, results, worst = LAYOUTS[k].args(2, scan, like=lambda s: rng.standard_normal(s) / 4), [], 0
+    args, results, worst = LAYOUTS[k].args(2, way[0], like=lambda s: rng.standard_normal(s) / 4), [], 0
     for n in (1, 2, 4, 8):
-        step = LAYOUTS[k].step(2, scan, said, n)
+        step = LAYOUTS[k].step(2, *way, devices=n)
         one, two = ([np.asarray(x) for x in jax.tree.leaves(step(*args))] for _ in range(2))
         assert all(a.tobytes() == b.tobytes() for a, b in zip(one, two)), f"{name}: two runs on {n} devices differ"
         results.append(one)
@@ -340,7 +344,7 @@ def kinds(sent):
 
 
 GOLDEN = pathlib.Path(__file__).with_suffix(".txt")
-ALSO = [n for n in NAMES if n.partition(" ")[2] in ("", "scan said")]  # those of which there are goldens
+ALSO = [n for n in NAMES if n.partition(" ")[2] in ("", "scan said") or n in ("fsdp scan said again", "fsdp_tensor scan said again")]  # those of which there are goldens
 
 
 def as_line(sent):

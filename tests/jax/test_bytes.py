@@ -23,6 +23,6 @@ def test_layer(sent, name):
 
 def test_values():
     """The same numbers on 1, 2, 4 and 8 devices."""
-    names = ["data scan", "fsdp scan said", "tensor", "tensor_sequence said", "expert scan", "data_fsdp_tensor scan", "fsdp_tensor_sequence"]
+    names = ["data scan", "fsdp scan said", "fsdp scan said again", "tensor", "tensor_sequence said", "expert scan", "data_fsdp_tensor scan", "fsdp_tensor_sequence"]
     off = m.child("rondo,cpu", names, "--values")
     assert off.keys() == set(names) and max(off.values()) < 1e-12
