@@ -462,6 +462,31 @@ def test_bytes_of_rows():
     assert moved(lambda i: jnp.isin(i, i[::100]), [i], [("x",)], m)[0] <= 2 * 41 * 4
 
 
+CORNERS = {
+    "column": lambda x: x[:7, 1], "long column": lambda x: x[7:300, 1], "columns": lambda x: jnp.stack([x[:9, 1], x[:9, 2]], 1), "product": lambda x: x[5:9, 3:20] @ x[3:20, 5:9], "polynomial": lambda x: jnp.polyval(x[:5, 2], x[:, 1] / 16),
+    "sums": lambda x: (x[5:9, 3:20].sum(1), x[5:9, 3:20].max(0)), "padded": lambda x: jnp.pad(x[9:2:-1, 30:33], ((1, 2), (0, 1)), constant_values=3) * 2, "strided": lambda x: x[3:90:5, 7] + 1,
+    "joined": lambda x: jnp.concatenate([x[:9, 1], x[490:, 255] + 1, x[40:42, 3]]), "placed": lambda x: jnp.zeros(400).at[jnp.arange(210)].set(x[:210, 200]), "turned": lambda x: x[:6, 4:9].T.reshape(-1)[1:],
+}
+
+
+@pytest.mark.parametrize("spec", [("x", "y"), ("x",), (None, "x"), (("y", "x"),), (None, ("x", "y"))], ids=str)
+@pytest.mark.parametrize("name", CORNERS)
+def test_corners(name, spec):
+    """Of what is small after a slice, that is brought, not what it is cut out of."""
+    f, x, m = CORNERS[name], whole(512, 256), mesh(2, 2)
+    check(f, [x], [spec], m, rtol=1e-4 if name == "polynomial" else 0)
+    if jax.default_backend() == "rondo":
+        assert moved(f, [x], [spec], m)[0] <= 12 << 10
+
+
+@pytest.mark.parametrize("spec", [(("x", "y"),), (("y", "x"),), ("y",)], ids=str)
+def test_few_of_a_long_one(spec):
+    x, m = whole(1 << 17), mesh(2, 2)
+    for f in (lambda v: jnp.zeros(400).at[jnp.arange(210)].set(v[:210]), lambda v: jnp.zeros((20, 20)).at[jnp.triu_indices(20)].set(v[300:510]), lambda v: jnp.pad(v[70000:70100], (3, 1)).reshape(8, 13) * 2):
+        check(f, [x], [spec], m)
+        assert jax.default_backend() != "rondo" or moved(f, [x], [spec], m)[0] <= 4 << 10
+
+
 @pytest.mark.only_rondo("Rondo's collectives")
 def test_bytes_of_loops_over_rows():
     """Rows that are spread over devices are cut along the dimension that has least sent in the turns."""
