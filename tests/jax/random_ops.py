@@ -632,6 +632,9 @@ class Draw:
 
     def dslice(self):
         x = self.val(lambda v: v.rank and v.size)
+        if self.odds(0.2):
+            d = self.int(0, x.rank)
+            return self.step("move", f"jnp.roll($0, $1 * {self.int(-3, 4)}, {d})", x, self.scalar_index(x.shape[d]))
         k = [self.scalar_index(d) if self.odds(0.7) else None for d in x.shape]
         size = [self.int(1, d + 1) if i else d for i, d in zip(k, x.shape)]
         given = [i for i in k if i]

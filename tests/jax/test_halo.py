@@ -462,6 +462,47 @@ def test_bytes_of_rows():
     assert moved(lambda i: jnp.isin(i, i[::100]), [i], [("x",)], m)[0] <= 2 * 41 * 4
 
 
+ROUND = {
+    "one": lambda x, i: jnp.roll(x, i, 0), "other": lambda x, i: jnp.roll(x, i, 1), "both": lambda x, i: jnp.roll(x, (i, 2 * i), (0, 1)), "flat": lambda x, i: jnp.roll(x, i) * 2, "read twice": lambda x, i: (jnp.roll(x, i, 0) + x, jnp.roll(x, i, 0).sum(1)),
+    "loop": lambda x, i: lax.fori_loop(0, 5, lambda k, y: jnp.roll(y, k * i, 0) + 1, x), "branch": lambda x, i: lax.cond(i > 2, lambda y: jnp.roll(y, i, 0), lambda y: y + 1, x), "gradient": jax.grad(lambda x, i: (jnp.roll(x, i, 0) * x * x).sum()),
+    "of two": lambda x, i: lax.dynamic_slice_in_dim(jnp.concatenate([x, x]), i, 24, 0), "not all": lambda x, i: lax.dynamic_slice_in_dim(jnp.concatenate([x, x]), i, 12, 0), "of others": lambda x, i: lax.dynamic_slice_in_dim(jnp.concatenate([x, x * 2]), i, 24, 0),
+}
+
+
+@pytest.mark.parametrize("name", ROUND)
+def test_turned_by_a_number(name):
+    """By one that is not known before, of any size and sign."""
+    f = ROUND[name]
+    for m, spec in ((mesh(3), ("x",)), (mesh(4), ("x",)), (mesh(2, 2), ("x", "y")), (mesh(2, 2), (("y", "x"),)), (ordered((3, 0, 2, 1)), (None, "x"))):
+        for out in (None, spec):
+            turn = jax.jit(f, out_shardings=None if out is None or name == "read twice" else NamedSharding(m, P(*out)))
+            x = whole(24, 12)
+            for i in (0, 1, 5, 6, 11, 24, 25, -1, -7, 100, -(1 << 31), (1 << 31) - 1):
+                got = turn(jax.device_put(x, NamedSharding(m, P(*spec))), np.int32(i))
+                for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(jax.jit(f)(x, np.int32(i))), strict=True):
+                    for s in g.addressable_shards:
+                        np.testing.assert_array_equal(np.asarray(s.data), np.asarray(w)[s.index])
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8", "bool", "complex64", "int4", "float8_e4m3fn"])
+def test_turned_by_a_number_of_types(dtype):
+    x = (whole(24, 4) % 2 if dtype == "bool" else whole(24, 4) / 2).astype(dtype)
+    for d in (0, 1):
+        got = jax.jit(lambda x, i, d=d: jnp.roll(x, i, d), out_shardings=(h := NamedSharding(mesh(4), P(*[None] * d, "x"))))(jax.device_put(x, h), np.int32(7))
+        assert np.asarray(got).tobytes() == np.roll(x, 7, d).tobytes()
+
+
+@pytest.mark.only_rondo("Rondo's collectives")
+@pytest.mark.parametrize("n", MESHES)
+def test_bytes_of_turned_by_a_number(n):
+    """A part comes, or, if all is wanted, what is missing of that."""
+    x, i, m = np.zeros((960, 240), np.float32), np.int32(3), mesh(n)
+    for d in (0, 1):
+        spec = (None,) * d + ("x",)
+        assert moved(lambda x, i, d=d: jnp.roll(x, i, d), [x, i], [spec, ()], m, spec) == (x.nbytes / n, {"all_to_all"})
+        assert moved(lambda x, i, d=d: jnp.roll(x, i, d), [x, i], [spec, ()], m, ()) == (x.nbytes * (n - 1) / n, {"all_gather"})
+
+
 CORNERS = {
     "column": lambda x: x[:7, 1], "long column": lambda x: x[7:300, 1], "columns": lambda x: jnp.stack([x[:9, 1], x[:9, 2]], 1), "product": lambda x: x[5:9, 3:20] @ x[3:20, 5:9], "polynomial": lambda x: jnp.polyval(x[:5, 2], x[:, 1] / 16),
     "sums": lambda x: (x[5:9, 3:20].sum(1), x[5:9, 3:20].max(0)), "padded": lambda x: jnp.pad(x[9:2:-1, 30:33], ((1, 2), (0, 1)), constant_values=3) * 2, "strided": lambda x: x[3:90:5, 7] + 1,
