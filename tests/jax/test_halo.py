@@ -503,6 +503,23 @@ def test_bytes_of_turned_by_a_number(n):
         assert moved(lambda x, i, d=d: jnp.roll(x, i, d), [x, i], [spec, ()], m, ()) == (x.nbytes * (n - 1) / n, {"all_gather"})
 
 
+@pytest.mark.parametrize("m,one", [(mesh(4), "x"), (mesh(2, 2), ("x", "y"))], ids=str)
+def test_slices_of_sums(m, one):
+    """Of a sum over devices that comes which is read, not what was cut away."""
+    x, w, k = whole(96, 64), whole(96, 64, seed=1), whole(3, 3, 16, 16, seed=2)
+    image = whole(8, 8, 8, 16, seed=3)
+    for f, least in ((lambda x, w: (x.T @ w)[:5, 3:6], 5 * 3), (lambda x, w: (x.T @ w)[::2, 1:][3], 63), (lambda x, w: x.sum(0)[7:20:3] + w.sum(0)[:5], 5), (lambda x, w: -(x.T @ w).reshape(8, 8, 64)[1, :, 5:].T, 8 * 59)):
+        check(f, [x, w], [(one,)] * 2, m)
+        assert jax.default_backend() != "rondo" or moved(f, [x, w], [(one,)] * 2, m)[0] <= 2 * least * 4
+    for f in (lambda x, w: (x.T @ w, (x.T @ w)[3]), lambda x, w: (lambda y: (y[:5], y[3:9] * 2))(x.T @ w), lambda x, w: (lambda y: jnp.tanh(y[:5] / 999) + y[1:6].max())(x.T @ w)):
+        check(f, [x, w], [(one,)] * 2, m, rtol=1e-5)
+
+    def f(k, x):
+        return (lax.conv_transpose(x, k, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")) ** 2).sum()
+    check(jax.grad(f), [k, image], [(), (one,)], m, rtol=1e-6)
+    assert jax.default_backend() != "rondo" or moved(jax.grad(f), [k, image], [(), (one,)], m)[0] <= 2 * k.nbytes
+
+
 CORNERS = {
     "column": lambda x: x[:7, 1], "long column": lambda x: x[7:300, 1], "columns": lambda x: jnp.stack([x[:9, 1], x[:9, 2]], 1), "product": lambda x: x[5:9, 3:20] @ x[3:20, 5:9], "polynomial": lambda x: jnp.polyval(x[:5, 2], x[:, 1] / 16),
     "sums": lambda x: (x[5:9, 3:20].sum(1), x[5:9, 3:20].max(0)), "padded": lambda x: jnp.pad(x[9:2:-1, 30:33], ((1, 2), (0, 1)), constant_values=3) * 2, "strided": lambda x: x[3:90:5, 7] + 1,
