@@ -461,6 +461,55 @@ static ir_val update_own(struct part *p, struct ir_b *b, const struct ir_fn *fn,
 	return ir_emit(b, IR_dynamic_update_slice, (uint32_t)rank + 2, y, b->fn->val.p[in[0]].type, NULL, 0);
 }
 
+/* v behind itself, from element `start` on along d, where all of it is here. */
+static ir_val round_here(struct part *p, struct ir_b *b, ir_val v, int d, ir_val start)
+{
+	ir_type t = b->fn->val.p[v].type;
+	ir_val in[IR_MAX_RANK + 1], none = number(p, b, 0);
+	int rank = ir_type_of(p->m, t)->rank;
+	int64_t w[IR_MAX_RANK + 1] = { rank }, at = d;
+	memcpy(w + 1, ir_type_of(p->m, t)->dim, sizeof *w * (size_t)rank);
+	in[0] = ir_emit(b, IR_concatenate, 2, (ir_val[]){ v, v }, resized(p, b, v, d, 2 * w[1 + d], ir_type_of(p->m, t)->dtype), &at, 1);
+	for (int k = 0; k < rank; k++)
+		in[k + 1] = k == d ? start : none;
+	return ir_emit(b, IR_dynamic_slice, (uint32_t)rank + 1, in, t, w, (uint32_t)rank + 1);
+}
+
+/* From element `start` on along d, v behind itself: as much as v has, of which each device has its part, cut by l.  It says which rows of the others'
+ * parts it takes: of each there are two, as many elements from each other as v has. */
+ir_val along_turned(struct part *p, struct ir_b *b, ir_val v, int d, uint32_t mesh, struct axes l, ir_val start)
+{
+	int64_t part = ir_vtype(p->m, b->fn, v)->dim[d], parts = axes_size(l), n = 2 * parts, column[2] = { n, 1 }, all[2] = { n, SLICE_NUMBERS }, order[IR_MAX_RANK], back[IR_MAX_RANK];
+	int64_t side = 1, group;
+	int rank = ir_vtype(p->m, b->fn, v)->rank;
+	start = bounded(p, b, start, n * part, parts * part);
+	if (!l.n)
+		return round_here(p, b, v, d, start);
+	ir_type many = ir_tensor(p->m, DT_i32, 1, &n);
+	int32_t *place = ARENA_NEW(&p->a, int32_t, n);
+	for (int64_t i = 0; i < n; i++)
+		place[i] = (int32_t)((i / 2 + i % 2 * parts) * part);
+	ir_val own = part_offset(p, b, mesh, l, part), at = ir_const(b, many, place, sizeof *place * (size_t)n), len = ir_const_i(b, many, part), none = ir_const_i(b, many, 0);
+	ir_val first = ir_splat_of(b, ir_bin(b, ELEM_add, start, own), many), from = ir_bin(b, ELEM_maximum, first, at);
+	ir_val end = ir_bin(b, ELEM_add, first, len), stop = ir_bin(b, ELEM_add, at, len), last = ir_bin(b, ELEM_minimum, end, stop);
+	ir_val x[SLICE_NUMBERS];
+	x[SLICE_FROM] = ir_bin(b, ELEM_subtract, from, at);
+	x[SLICE_TO] = ir_bin(b, ELEM_subtract, from, first);
+	x[SLICE_ROWS] = ir_bin(b, ELEM_maximum, ir_bin(b, ELEM_subtract, last, from), none);
+	for (int i = 0; i < SLICE_NUMBERS; i++)
+		x[i] = ir_reshape(b, ir_convert(b, x[i], DT_i64), 2, column);
+	ir_val slices = ir_emit(b, IR_concatenate, SLICE_NUMBERS, x, ir_tensor(p->m, DT_i64, 2, all), &side, 1);
+	for (int k = 0; k < rank; k++) {
+		order[k] = k ? k - (k <= d) : d;
+		back[order[k]] = k;
+	}
+	v = d ? ir_transpose(b, v, order) : v;
+	ir_type t = b->fn->val.p[v].type;
+	group = part_group(p, mesh, l);
+	v = ir_emit_raw(b, IR_ragged_all_to_all, 3, (ir_val[]){ v, ir_const_i(b, t, 0), slices }, 1, &t, &group, 1);
+	return d ? ir_transpose(b, v, back) : v;
+}
+
 /* --- which, at which price --------------------------------------------------------------------------------------- */
 
 struct axes part_sums(struct part *p, const struct ir_axes *x, int k, const struct axes *f)

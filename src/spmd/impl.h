@@ -241,6 +241,9 @@ ir_val along_one_of(struct part *p, struct ir_b *b, ir_val v, uint32_t mesh, str
 /* The same, of what lies as *lie, which gets how the result does: cut as `want` (0: as before), where it can be cut while it is brought together. */
 ir_val along_one_of_as(struct part *p, struct ir_b *b, ir_val v, uint32_t mesh, struct axes l, ir_shard *lie, ir_shard want);
 
+/* From element `start` on along d, what is v twice: as much as v has.  v: a device's part, cut there by l, if that is not empty; so is the result. */
+ir_val along_turned(struct part *p, struct ir_b *b, ir_val v, int d, uint32_t mesh, struct axes l, ir_val start);
+
 /* --- custom.c ----------------------------------------------------------------------------- */
 
 const struct ir_blob_info *part_key(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o);     /* of a custom call; NULL */
@@ -261,6 +264,8 @@ bool part_counts(const struct part *p, const struct ir_fn *fn, ir_val v, ir_shar
 bool part_can(struct part *p, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, int f);
 /* May sums be made later, where their values are wanted?  A maximum, or a sum that begins with something, may not. */
 bool part_leaves(struct part *p, const struct ir_fn *fn, const struct ir_op *o);
+/* Attributes w of slice o, whose result's part is of type t where it lies as h, with the extents of that along dimensions that are cut. */
+void part_extents(struct part *p, const struct ir_op *o, int64_t *w, ir_shard h, ir_type t);
 /* o on parts: in are the operands' parts, cut as f says; results go to out.  True: those that are sums (part_sums) are still to be made, of f32
  * where they are to be made in that.  lie: how results lie, which may change, of the first one, to what is nearer to want (0: nothing is wanted). */
 bool part_emit(struct part *p, struct ir_b *b, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, uint32_t mesh,

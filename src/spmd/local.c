@@ -192,6 +192,14 @@ static ir_val gather(struct part *p, struct ir_b *b, const struct ir_fn *fn, con
 	return along_one_of_as(p, b, v, mesh, sums, lie, want);
 }
 
+void part_extents(struct part *p, const struct ir_op *o, int64_t *w, ir_shard h, ir_type t)
+{
+	int64_t *size = ir_attr_word((enum ir_kind)o->kind, w, o->kind == IR_slice ? AT_limit : AT_size) + 1;
+	for (int d = 0; d < ir_type_of(p->m, t)->rank; d++)
+		if (ir_shard_parts(p->m, h, d) > 1)
+			size[d] = ir_type_of(p->m, t)->dim[d];
+}
+
 bool part_emit(struct part *p, struct ir_b *b, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, uint32_t mesh,
                const struct axes *f, const ir_val *in, ir_val *out, ir_shard *lie, ir_shard want)
 {
@@ -219,13 +227,9 @@ bool part_emit(struct part *p, struct ir_b *b, const struct ir_fn *fn, const str
 		return false;
 	}
 	switch ((enum ir_kind)o->kind) {         /* attributes that are extents */
-	case IR_slice: case IR_dynamic_slice: {
-		int64_t *size = ir_attr_word((enum ir_kind)o->kind, w, o->kind == IR_slice ? AT_limit : AT_size) + 1;
-		for (int d = 0; d < x->rank[0]; d++)
-			if (ir_shard_parts(p->m, h[0], d) > 1)
-				size[d] = ir_type_of(p->m, t[0])->dim[d];
+	case IR_slice: case IR_dynamic_slice:
+		part_extents(p, o, w, h[0], t[0]);
 		break;
-	}
 	case IR_convolution:                     /* a device has some of the groups, which all three are made of */
 		for (int i = 0; i < x->nfactor; i++)
 			if (ir_axes_find(x, 0, i) >= 0 && ir_axes_find(x, 1, i) >= 0 && ir_axes_find(x, 2, i) >= 0)

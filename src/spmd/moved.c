@@ -789,4 +789,63 @@ static bool windows(struct part *p, struct scope *s, const struct ir_op *o)
 	return is_longer(p, s, o, &g);
 }
 
-bool moved_op(struct part *p, struct scope *s, const struct ir_op *o) { return waits(p, s, o) || in_place(p, s, o) || with_more(p, s, o) || windows(p, s, o); }
+/* --- what is turned round by a number that is not known before ------------------------------------ */
+
+/* The dimension along which view v is one value twice, which is cut there, and of which o takes as much as that is long; -1: there is none. */
+static int twice_along(struct part *p, const struct scope *s, const struct ir_op *o, const struct view *v)
+{
+	if (!v || v->npiece != 2)
+		return -1;
+	const struct source *q = &v->source[v->piece[0].source], *again = &v->source[v->piece[1].source];
+	int n, at = -1;
+	const int64_t *size = ir_attrs(s->from, o, AT_size, &n);
+	for (int d = 0; d < v->rank; d++) {
+		const struct run *r = &v->piece[0].run[d], *next = &v->piece[1].run[d];
+		bool here = size[d] != v->dim[d];
+		if (here && at >= 0)
+			return -1;
+		at = here ? d : at;
+		if (r->first || r->from || next->from || r->step != 1 || next->step != 1 || r->by != 1 || next->by != 1 || r->n != size[d] || next->n != size[d] ||
+		    q->dim[d] != size[d] || next->first != (here ? size[d] : 0) || v->dim[d] != (here ? 2 * size[d] : size[d]))
+			return -1;
+	}
+	bool same = !q->fill && !again->fill && q->v == again->v && q->sh == again->sh && at >= 0;
+	return same && ir_shard_parts(p->m, q->sh, at) > 1 && v->dim[at] < INT32_MAX / 2 ? at : -1;
+}
+
+/* Nanoseconds of what happens to value x if it is made as h. */
+static double from_there(struct part *p, struct scope *s, ir_val x, ir_shard h)
+{
+	const struct values *v = scope_values(s);
+	ir_shard to = part_place(p, v, x, h);
+	return part_travel(p, s->from->val.p[x].type, h, to).ns + part_readers(p, v, x, to);
+}
+
+/* A value that is turned round along a cut dimension: each device takes its part from the two that have it, or, if that is better, it comes whole. */
+static bool turned(struct part *p, struct scope *s, const struct ir_op *o)
+{
+	const struct view *v = o->kind != IR_dynamic_slice || s->map[ir_in(s->from, o, 0)] ? NULL : s->view[ir_in(s->from, o, 0)];
+	int d = twice_along(p, s, o, v);
+	if (d < 0)
+		return false;
+	const struct source q = v->source[v->piece[0].source];
+	uint32_t mesh = p->m->shard.p[q.sh].mesh;
+	struct axes l[IR_MAX_RANK] = {{0}};
+	for (int e = 0; e < v->rank; e++)
+		l[e] = e == d ? (struct axes){0} : part_axes(p, q.sh, e);
+	ir_type t = s->from->val.p[o->out].type;
+	ir_shard to = cut_as(p, 0, v->rank, mesh, l);
+	double here = part_travel(p, t, q.sh, to).ns + from_there(p, s, o->out, to), block = part_local(p, t, q.sh);
+	if (plan_move_time(p->plan, COLL_all_to_all, part_spread(p, mesh, part_axes(p, q.sh, d)), block) + from_there(p, s, o->out, q.sh) < here)
+		to = q.sh;
+	for (uint32_t k = 1; k < o->nin; k++)
+		moved_need(p, s, ir_in(s->from, o, k));
+	ir_val start = scope_fetch(p, s, ir_in(s->from, o, 1 + (uint32_t)d), 0);
+	s->b.loc = o->loc;
+	record_about(p, s->from, o->out);
+	ir_val y = along_turned(p, &s->b, part_reshard(p, &s->b, q.v, q.sh, to), d, mesh, part_axes(p, to, d), start);
+	scope_give(p, s, o->out, y, to);
+	return true;
+}
+
+bool moved_op(struct part *p, struct scope *s, const struct ir_op *o) { return waits(p, s, o) || in_place(p, s, o) || turned(p, s, o) || with_more(p, s, o) || windows(p, s, o); }

@@ -155,6 +155,8 @@ static bool linear(struct part *p, struct scope *s, const struct ir_op *o)
 		return true;
 	case IR_broadcast:
 		return scope_type(p, s, ir_in(s->from, o, 0))->bytes == scope_type(p, s, o->out)->bytes;
+	case IR_slice:                               /* less is summed then, if nobody wants the rest */
+		return s->from->val.p[ir_in(s->from, o, 0)].nuse == 1;
 	case IR_convert:                             /* each its own, if the program says so */
 		return dtype_info[scope_type(p, s, o->out)->dtype].cls == DT_FLOAT && scope_read_in_parts(p, s->from, o->out);
 	default:
@@ -236,6 +238,8 @@ bool scope_keeps_sums(struct part *p, struct scope *s, const struct ir_op *o)
 	ir_shard to = part_shard(p, x, x->nin, mesh, f);
 	uint32_t n;
 	int64_t *w = ir_attr_copy(&p->a, s->from, o, &n);
+	if (o->kind == IR_slice)
+		part_extents(p, o, w, to, part_type(p, s->from->val.p[o->out].type, to, dt));
 	ir_val v = cast ? ir_convert(&s->b, in[0], scope_type(p, s, o->out)->dtype) : ir_emit(&s->b, (enum ir_kind)o->kind, o->nin, in, part_type(p, s->from->val.p[o->out].type, to, dt), w, n);
 	scope_give(p, s, o->out, v, part_with_sum(p, to, mesh, part_axes(p, part_sum(p, h), 0), scope_type(p, s, o->out)->rank));
 	return true;

@@ -355,6 +355,86 @@ static ir_val turned_round(struct part *p, struct ir_b *b, const struct making *
 	return ir_emit_raw(b, IR_collective_permute, 1, &v, 1, &t, w, (uint32_t)w[0] + 1);
 }
 
+/* The elements of x's source q that x shows: of dim[d] along d, from element lo[d] on; as many more behind them as it takes to divide as `to`. */
+static void shown(struct part *p, const struct making *k, const struct source *q, int64_t *lo, int64_t *n, int64_t *dim)
+{
+	const struct view *v = k->v;
+	for (int d = 0; d < v->rank; d++) {
+		int64_t from = q->dim[d], end = 0, parts = ir_shard_parts(p->m, k->to, d);
+		for (int i = 0; i < v->npiece; i++) {
+			const struct run *r = &v->piece[i].run[d];
+			int64_t last = r->from + r->by * (r->n - 1);
+			if (!same_source(&v->source[v->piece[i].source], q, v->rank))
+				continue;
+			from = MIN(from, MIN(r->from, last));
+			end = MAX(end, MAX(r->from, last) + 1);
+		}
+		lo[d] = k->moved[d] ? from : 0;
+		n[d] = k->moved[d] ? end - from : q->dim[d];
+		dim[d] = (n[d] + parts - 1) / parts * parts;
+	}
+}
+
+/* It, where of a source of which much would come to be cut there comes, in one step, what is shown of it. */
+static const struct view *cropped(struct part *p, struct ir_b *b, const struct making *k)
+{
+	const struct view *v = k->v;
+	struct view *c = NULL;
+	for (int i = 0; i < v->nsource; i++) {
+		const struct source *q = &v->source[i];
+		int64_t lo[IR_MAX_RANK], n[IR_MAX_RANK], dim[IR_MAX_RANK];
+		bool again = q->fill;
+		for (int j = 0; j < i && !again; j++)
+			again = same_source(&v->source[j], q, v->rank);
+		double bytes = again ? 0 : part_travel(p, ir_tensor(p->m, (enum dtype)ir_vtype(p->m, b->fn, q->v)->dtype, v->rank, q->dim), q->sh, near(p, k, q)).bytes;
+		if (again || bytes < (double)part_worth(p))
+			continue;
+		shown(p, k, q, lo, n, dim);
+		struct run *all = ARENA_NEW(&p->a, struct run, v->rank + 1);
+		for (int d = 0; d < v->rank; d++)
+			all[d] = (struct run){ 0, n[d], 1, lo[d], 1 };
+		ir_val x = part_boxes(p, b, q->v, q->sh, q->dim, 1, &(struct piece){ 0, all }, dim, k->to, (int64_t)(bytes / 2));
+		if (!x)
+			continue;
+		if (!c) {
+			c = arena_copy(&p->a, v, sizeof *v);
+			c->source = arena_copy(&p->a, v->source, sizeof *v->source * (size_t)v->nsource);
+			c->piece = arena_copy(&p->a, v->piece, sizeof *v->piece * (size_t)v->npiece);
+		}
+		for (int j = 0; j < c->npiece; j++) {
+			struct piece *at = &c->piece[j];
+			if (!same_source(&v->source[at->source], q, v->rank))
+				continue;
+			struct run *r = arena_copy(&p->a, at->run, sizeof *r * (size_t)v->rank);
+			for (int d = 0; d < v->rank; d++) {
+				r[d].from -= lo[d];
+				if (v->npiece == 1 && dim[d] == v->dim[d] && is_still(&r[d], n[d]))     /* what is behind it there will do */
+					r[d] = still(dim[d]);
+			}
+			at->run = r;
+			c->source[at->source] = (struct source){ .v = x, .sh = k->to, .dim = arena_copy(&p->a, dim, sizeof *dim * (size_t)v->rank) };
+		}
+	}
+	return c ? c : v;
+}
+
+/* The cut dimension, not done yet, along which least is left of x, a device's part: the others bring less then.  -1: there is none. */
+static int next_along(struct part *p, const struct making *k, ir_val x, const struct ir_b *b, const bool *done)
+{
+	const struct ir_type_info *t = ir_vtype(p->m, b->fn, x);
+	int best = -1;
+	double least = 0;
+	for (int d = 0; d < k->v->rank; d++) {
+		int64_t parts = ir_shard_parts(p->m, k->to, d);
+		double left = (double)k->v->dim[d] / (double)parts / (double)t->dim[d];
+		if (!k->moved[d] || parts == 1 || done[d] || (best >= 0 && left >= least))
+			continue;
+		best = d;
+		least = left;
+	}
+	return best;
+}
+
 static ir_val put_together(struct part *p, struct ir_b *b, const struct making *k)
 {
 	const struct view *v = k->v;
@@ -385,11 +465,9 @@ static ir_val put_together(struct part *p, struct ir_b *b, const struct making *
 	ir_val turned = whole ? turned_round(p, b, k, lies[v->piece[0].source], whole, done) : 0;
 	if (turned)
 		s[0].v = whole = turned;
-	for (int d = 0; d < v->rank; d++) {
+	for (int d; (d = next_along(p, k, whole, b, done)) >= 0; done[d] = true) {
 		struct axes l = part_axes(p, k->to, d);
 		int64_t parts = axes_size(l), *start = ARENA_NEW(&p->a, int64_t, parts);
-		if (!k->moved[d] || parts == 1 || done[d])
-			continue;
 		for (int r = 0; r < parts; r++)
 			start[r] = r * (v->dim[d] / parts);
 		for (int i = 0; i < v->npiece; i++) {
@@ -409,15 +487,23 @@ static ir_val put_together(struct part *p, struct ir_b *b, const struct making *
 	return whole;
 }
 
-ir_val view_emit(struct part *p, struct ir_b *b, const struct view *v, ir_shard to)
+/* It, if it is one value as it is. */
+static ir_val unmoved(struct part *p, struct ir_b *b, const struct view *v, ir_shard to)
 {
-	struct making k;
 	const struct source *q = &v->source[v->piece[0].source];
 	bool same = v->npiece == 1 && !q->fill;
 	for (int d = 0; same && d < v->rank; d++)
 		same = is_still(&v->piece[0].run[d], v->dim[d]) && q->dim[d] == v->dim[d];
-	if (same)
-		return part_reshard(p, b, q->v, q->sh, to);
+	return same ? part_reshard(p, b, q->v, q->sh, to) : 0;
+}
+
+ir_val view_emit(struct part *p, struct ir_b *b, const struct view *v, ir_shard to)
+{
+	struct making k;
+	const struct source *q = &v->source[v->piece[0].source];
+	ir_val r = unmoved(p, b, v, to);
+	if (r)
+		return r;
 	bool none = q->fill;
 	for (int i = 1; i < v->npiece; i++) {
 		const struct source *other = &v->source[v->piece[i].source];
@@ -430,7 +516,10 @@ ir_val view_emit(struct part *p, struct ir_b *b, const struct view *v, ir_shard 
 	if (!to || !studied(p, b, v, to, &k))
 		return 0;
 	struct part_mark at = part_mark(p, b);
-	ir_val r = put_together(p, b, &k);
+	v = cropped(p, b, &k);
+	r = unmoved(p, b, v, to);
+	if (!r && studied(p, b, v, to, &k))
+		r = put_together(p, b, &k);
 	if (!r)
 		part_go_back(p, b, at);
 	return r;

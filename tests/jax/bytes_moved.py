@@ -51,12 +51,14 @@ def of_rondo(text):
     """Collectives of a compiled program: (kind, devices, bytes into each): how often."""
     group = {m[1]: int(m[2]) for m in re.finditer(r"^group (\d+) \d+ (\d+) ", text, re.M)}
     coll, sent = {}, collections.Counter()
-    for m in re.finditer(r"^coll (\d+) (\w+) \w+ n (\d+) algo \S+ (?:pairs|group) (\d+)(?: pairs \d+)? redop \S+ outer (\d+) inner (\d+)(?: to \d+ \d+ boxes \[(.*?)\])?", text, re.M):
-        i, kind, n, g, outer, inner, boxes = m.groups()
+    for m in re.finditer(r"^coll (\d+) (\w+) \w+ n (\d+) algo \S+ (?:pairs|group) (\d+)(?: pairs \d+)? redop \S+ outer (\d+) inner (\d+)(?: to \d+ (\d+)(?: boxes \[(.*?)\])?( slices)?)?", text, re.M):
+        i, kind, n, g, outer, inner, result, boxes, slices = m.groups()
         k, b = 2 if kind == "permute" else group[g], int(n) * int(outer) * int(inner)
         coll[i] = kind, k, into(kind, k, b * k if kind in ("all_gather", "all_to_all") else b)
         if boxes:
             coll[i] = kind, k, into_boxes([int(n) for n in boxes.split(",")], int(inner))
+        if slices:                           # data tell which rows come, of the operand's and the result's the fewer
+            coll[i] = kind, k, min(float(inner), float(result))
     turns = []
     for line in text[text.index("\nrun {"):].splitlines():
         w = line.split()

@@ -585,9 +585,17 @@ class Draw:
         part = f"$0[{at}:{self.int(at + 1, min(at + 4, x.shape[0]) + 1)}]"
         return self.step("move", self.pick([part, part + "[0]", f"jnp.concatenate([$0, {part}])", f"jnp.concatenate([{part}, $0[{at}:], {part}], 0)"]), x)
 
+    def corner(self):
+        """Little of a matrix so large that it would take long to bring what that is cut out of."""
+        x = self.input((512, 256), "float32", "lat")
+        a, i, j = self.int(0, 500), self.int(0, 256), self.int(0, 240)
+        b, k = a + self.int(1, 13), j + self.int(1, 17)
+        return self.step("move", self.pick([f"$0[{a}:{b}, {i}]", f"$0[{a}:{b}, {j}:{k}]", f"jnp.stack([$0[{a}:{b}, {i}], $0[{a}:{b}, {j}]], 1)", f"$0[{a}:{b}, {j}:{k}].T.reshape(-1)", f"$0[{a}:, {j}:{k}][::-7, ::2]",
+                                            f"jnp.pad($0[{a}:{b}, {j}:{k}], ((1, 2), (0, 1)))", f"jnp.concatenate([$0[{a}:{b}, {j}], $0[{b}:, {i}][:{k}]])", f"jnp.max($0[{a}:{b}, {j}:{k}], 1)", f"$0.reshape(-1)[{a}:{b + k}]"]), x)
+
     def slice(self):
-        if self.mode == "sharded" and self.odds(0.1):
-            return self.rows()
+        if self.mode == "sharded" and self.odds(0.2):
+            return self.pick([self.rows, self.corner])()
         x = self.val(lambda v: v.rank and v.size)
         lo = [self.int(0, d) if self.odds(0.5) else 0 for d in x.shape]
         hi = [self.int(a + 1, d + 1) if self.odds(0.5) else d for a, d in zip(lo, x.shape)]
@@ -624,6 +632,9 @@ class Draw:
 
     def dslice(self):
         x = self.val(lambda v: v.rank and v.size)
+        if self.odds(0.2):
+            d = self.int(0, x.rank)
+            return self.step("move", f"jnp.roll($0, $1 * {self.int(-3, 4)}, {d})", x, self.scalar_index(x.shape[d]))
         k = [self.scalar_index(d) if self.odds(0.7) else None for d in x.shape]
         size = [self.int(1, d + 1) if i else d for i, d in zip(k, x.shape)]
         given = [i for i in k if i]

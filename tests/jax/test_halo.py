@@ -462,6 +462,89 @@ def test_bytes_of_rows():
     assert moved(lambda i: jnp.isin(i, i[::100]), [i], [("x",)], m)[0] <= 2 * 41 * 4
 
 
+ROUND = {
+    "one": lambda x, i: jnp.roll(x, i, 0), "other": lambda x, i: jnp.roll(x, i, 1), "both": lambda x, i: jnp.roll(x, (i, 2 * i), (0, 1)), "flat": lambda x, i: jnp.roll(x, i) * 2, "read twice": lambda x, i: (jnp.roll(x, i, 0) + x, jnp.roll(x, i, 0).sum(1)),
+    "loop": lambda x, i: lax.fori_loop(0, 5, lambda k, y: jnp.roll(y, k * i, 0) + 1, x), "branch": lambda x, i: lax.cond(i > 2, lambda y: jnp.roll(y, i, 0), lambda y: y + 1, x), "gradient": jax.grad(lambda x, i: (jnp.roll(x, i, 0) * x * x).sum()),
+    "of two": lambda x, i: lax.dynamic_slice_in_dim(jnp.concatenate([x, x]), i, 24, 0), "not all": lambda x, i: lax.dynamic_slice_in_dim(jnp.concatenate([x, x]), i, 12, 0), "of others": lambda x, i: lax.dynamic_slice_in_dim(jnp.concatenate([x, x * 2]), i, 24, 0),
+}
+
+
+@pytest.mark.parametrize("name", ROUND)
+def test_turned_by_a_number(name):
+    """By one that is not known before, of any size and sign."""
+    f = ROUND[name]
+    for m, spec in ((mesh(3), ("x",)), (mesh(4), ("x",)), (mesh(2, 2), ("x", "y")), (mesh(2, 2), (("y", "x"),)), (ordered((3, 0, 2, 1)), (None, "x"))):
+        for out in (None, spec):
+            turn = jax.jit(f, out_shardings=None if out is None or name == "read twice" else NamedSharding(m, P(*out)))
+            x = whole(24, 12)
+            for i in (0, 1, 5, 6, 11, 24, 25, -1, -7, 100, -(1 << 31), (1 << 31) - 1):
+                got = turn(jax.device_put(x, NamedSharding(m, P(*spec))), np.int32(i))
+                for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(jax.jit(f)(x, np.int32(i))), strict=True):
+                    for s in g.addressable_shards:
+                        np.testing.assert_array_equal(np.asarray(s.data), np.asarray(w)[s.index])
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8", "bool", "complex64", "int4", "float8_e4m3fn"])
+def test_turned_by_a_number_of_types(dtype):
+    x = (whole(24, 4) % 2 if dtype == "bool" else whole(24, 4) / 2).astype(dtype)
+    for d in (0, 1):
+        got = jax.jit(lambda x, i, d=d: jnp.roll(x, i, d), out_shardings=(h := NamedSharding(mesh(4), P(*[None] * d, "x"))))(jax.device_put(x, h), np.int32(7))
+        assert np.asarray(got).tobytes() == np.roll(x, 7, d).tobytes()
+
+
+@pytest.mark.only_rondo("Rondo's collectives")
+@pytest.mark.parametrize("n", MESHES)
+def test_bytes_of_turned_by_a_number(n):
+    """A part comes, or, if all is wanted, what is missing of that."""
+    x, i, m = np.zeros((960, 240), np.float32), np.int32(3), mesh(n)
+    for d in (0, 1):
+        spec = (None,) * d + ("x",)
+        assert moved(lambda x, i, d=d: jnp.roll(x, i, d), [x, i], [spec, ()], m, spec) == (x.nbytes / n, {"all_to_all"})
+        assert moved(lambda x, i, d=d: jnp.roll(x, i, d), [x, i], [spec, ()], m, ()) == (x.nbytes * (n - 1) / n, {"all_gather"})
+
+
+@pytest.mark.parametrize("m,one", [(mesh(4), "x"), (mesh(2, 2), ("x", "y"))], ids=str)
+def test_slices_of_sums(m, one):
+    """Of a sum over devices that comes which is read, not what was cut away."""
+    x, w, k = whole(96, 64), whole(96, 64, seed=1), whole(3, 3, 16, 16, seed=2)
+    image = whole(8, 8, 8, 16, seed=3)
+    for f, least in ((lambda x, w: (x.T @ w)[:5, 3:6], 5 * 3), (lambda x, w: (x.T @ w)[::2, 1:][3], 63), (lambda x, w: x.sum(0)[7:20:3] + w.sum(0)[:5], 5), (lambda x, w: -(x.T @ w).reshape(8, 8, 64)[1, :, 5:].T, 8 * 59)):
+        check(f, [x, w], [(one,)] * 2, m)
+        assert jax.default_backend() != "rondo" or moved(f, [x, w], [(one,)] * 2, m)[0] <= 2 * least * 4
+    for f in (lambda x, w: (x.T @ w, (x.T @ w)[3]), lambda x, w: (lambda y: (y[:5], y[3:9] * 2))(x.T @ w), lambda x, w: (lambda y: jnp.tanh(y[:5] / 999) + y[1:6].max())(x.T @ w)):
+        check(f, [x, w], [(one,)] * 2, m, rtol=1e-5)
+
+    def f(k, x):
+        return (lax.conv_transpose(x, k, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")) ** 2).sum()
+    check(jax.grad(f), [k, image], [(), (one,)], m, rtol=1e-6)
+    assert jax.default_backend() != "rondo" or moved(jax.grad(f), [k, image], [(), (one,)], m)[0] <= 2 * k.nbytes
+
+
+CORNERS = {
+    "column": lambda x: x[:7, 1], "long column": lambda x: x[7:300, 1], "columns": lambda x: jnp.stack([x[:9, 1], x[:9, 2]], 1), "product": lambda x: x[5:9, 3:20] @ x[3:20, 5:9], "polynomial": lambda x: jnp.polyval(x[:5, 2], x[:, 1] / 16),
+    "sums": lambda x: (x[5:9, 3:20].sum(1), x[5:9, 3:20].max(0)), "padded": lambda x: jnp.pad(x[9:2:-1, 30:33], ((1, 2), (0, 1)), constant_values=3) * 2, "strided": lambda x: x[3:90:5, 7] + 1,
+    "joined": lambda x: jnp.concatenate([x[:9, 1], x[490:, 255] + 1, x[40:42, 3]]), "placed": lambda x: jnp.zeros(400).at[jnp.arange(210)].set(x[:210, 200]), "turned": lambda x: x[:6, 4:9].T.reshape(-1)[1:],
+}
+
+
+@pytest.mark.parametrize("spec", [("x", "y"), ("x",), (None, "x"), (("y", "x"),), (None, ("x", "y"))], ids=str)
+@pytest.mark.parametrize("name", CORNERS)
+def test_corners(name, spec):
+    """Of what is small after a slice, that is brought, not what it is cut out of."""
+    f, x, m = CORNERS[name], whole(512, 256), mesh(2, 2)
+    check(f, [x], [spec], m, rtol=1e-4 if name == "polynomial" else 0)
+    if jax.default_backend() == "rondo":
+        assert moved(f, [x], [spec], m)[0] <= 12 << 10
+
+
+@pytest.mark.parametrize("spec", [(("x", "y"),), (("y", "x"),), ("y",)], ids=str)
+def test_few_of_a_long_one(spec):
+    x, m = whole(1 << 17), mesh(2, 2)
+    for f in (lambda v: jnp.zeros(400).at[jnp.arange(210)].set(v[:210]), lambda v: jnp.zeros((20, 20)).at[jnp.triu_indices(20)].set(v[300:510]), lambda v: jnp.pad(v[70000:70100], (3, 1)).reshape(8, 13) * 2):
+        check(f, [x], [spec], m)
+        assert jax.default_backend() != "rondo" or moved(f, [x], [spec], m)[0] <= 4 << 10
+
+
 @pytest.mark.only_rondo("Rondo's collectives")
 def test_bytes_of_loops_over_rows():
     """Rows that are spread over devices are cut along the dimension that has least sent in the turns."""
