@@ -240,18 +240,22 @@ static uint64_t gone(const struct cand *c, const struct ir_op *o, const int *lab
 	return s & ~(lab_of(c, lab[o->nin])->set & ~(uint64_t)1);
 }
 
-/* An operand of a product: a vector is a leaf with coefficients, or a leaf as it is (what is made of the output, say). */
+/* An operand of a product: a vector is a leaf with coefficients, or a leaf as it is (what is made of the output, say, or a sum of others, as what
+ * layers before have left). */
 static int operand(struct cand *c, ir_val v, int lab)
 {
 	int p = form_of(c, v, lab);
 	if (p < 0 || !(lab_of(c, lab)->set & 1))
 		return p;
-	for (int i = 0; i < poly_of(c, p)->n; i++) {
+	for (int i = 0, vec = 0; i < poly_of(c, p)->n; i++) {
 		const struct mono *m = &poly_of(c, p)->m[i];
 		int n = m->exp && poly_set(c, m->exp) & 1 ? 2 : 0;
-		for (int k = 0; k < m->n; k++)
-			if (fac_of(c, m->f[k].f)->set & 1)
-				n += fac_of(c, m->f[k].f)->kind == FAC_LEAF && m->f[k].pow == 1 ? 1 : 2;
+		for (int k = 0; k < m->n; k++) {
+			if (!(fac_of(c, m->f[k].f)->set & 1))
+				continue;
+			n += fac_of(c, m->f[k].f)->kind == FAC_LEAF && m->f[k].pow == 1 && (!vec || vec == m->f[k].f) ? 1 : 2;
+			vec = m->f[k].f;
+		}
 		if (n != 1)
 			return leaf(c, v, lab, false);
 	}

@@ -209,6 +209,8 @@ void att_mask(const struct att_plan *p, int64_t i0, int n0, int64_t j0, uint32_t
  * operand i from i * span on.  Operands that are not by that side alone are left out. */
 void att_side_bounds(const struct att_plan *p, const struct prog_kern *k, char *const *ptr, int64_t b, bool keys, int64_t i0, int64_t n, int size,
                      double *lo, double *hi, int64_t span);
+/* Those of operand x that is one number for all rows and keys.  False: it is none, and may be anything. */
+bool att_number_bound(const struct att_plan *p, int x, int lanes, const char *mem, struct att_bound *o);
 /* Bounds of those that are by both or neither side, of some tiles, into reg[1 ..]. */
 void att_tile_bounds(const struct att_plan *p, int64_t i0, int n0, int64_t j0, int64_t nj, int tiles, const char *mem, struct att_bound *reg);
 /* Of an operand: what all of n bounds hold, for each of some lanes; or a bound for each lane. */

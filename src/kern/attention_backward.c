@@ -30,6 +30,7 @@ struct bwd {
 	int64_t some;                    /* batches at once */
 	int64_t groups, dgroups, kpad;   /* of a block of keys; of d; keys of a row of k turned */
 	bool bounds, norms;
+	size_t seen_rows, seen_keys;     /* of operands of scores, blocks of rows and all keys of a tile: least and most, and the least l; in shared memory */
 	/* a packed block of keys: rows of k and v, k turned; of queries: panels of which they are columns, or steps */
 	size_t k_row, v_row, k_turned, k_bad, k_norm, k_lo, k_hi, k_bytes;
 	size_t q_col, o_col, q_step, o_step, numbers, r_least, r_norm, r_lo, r_hi, r_bytes;
@@ -442,8 +443,65 @@ static void begin_keys(const struct run *r, bool *begun)
 	*begun = true;
 }
 
-/* A block of rows with the blocks of keys of a tile, from k0 on; *begun: are there sums of keys and values. */
-static void rows(struct run *r, int64_t k0, bool first, bool last, bool *begun)
+/* What is known of blocks of rows, of each operand of scores the least and the most, and the least l, in the batch's part of shared memory, and of all keys of
+ * a tile: by that a tile passes over blocks of rows that a window leaves out, which are most of them, unread. */
+static double *seen_rows(const struct run *r) { return (double *)(void *)(r->shared + r->f->seen_rows) + r->slot * r->f->nrb * (2 * r->f->p.x.nextra + 1); }
+static double *seen_keys(const struct run *r) { return (double *)(void *)(r->shared + r->f->seen_keys) + r->tile * 2 * r->f->p.x.nextra; }
+
+static void see_rows(const struct run *r)
+{
+	const struct bwd *f = r->f;
+	int64_t n = f->nrb, r0 = r->rb * f->block, have = MIN(f->block, f->p.rows - r0);
+	double *lo = seen_rows(r), *hi = lo + f->p.x.nextra * n, *least = &hi[f->p.x.nextra * n + r->rb];
+	const char *l_at = attention_at(r->k, r->ptr, &f->p.x, ATT_L, r->b);
+	att_side_bounds(&f->p, r->k, r->ptr, r->b, false, r0, have, (int)have, lo + r->rb, hi + r->rb, n);
+	*least = INFINITY;
+	for (int64_t i = 0; i < have && !isnan(*least); i++) {
+		double l = number_of(&f->l, l_at, r0 + i);
+		*least = l == -INFINITY || l >= *least ? *least : below(l);
+	}
+}
+
+static void see_keys(const struct run *r, int64_t k0)
+{
+	const struct bwd *f = r->f;
+	int64_t have = MIN(f->own * f->kb, f->p.x.s - k0 * f->kb);
+	if (have > 0)
+		att_side_bounds(&f->p, r->k, r->ptr, r->b, true, k0 * f->kb, have, (int)have, seen_keys(r), seen_keys(r) + f->p.x.nextra, 1);
+}
+
+/* Whether each of n blocks of rows, from rb on with a stride, may have a p that is not 0 with any of the tile's keys. */
+static unsigned may_count(const struct run *r, int64_t rb, int n)
+{
+	const struct bwd *f = r->f;
+	const struct att_plan *p = &f->p;
+	struct att_bound *reg = (struct att_bound *)(void *)(r->mem + f->fn_at + p->fn_reg);
+	const double *lo = seen_rows(r), *hi = lo + p->x.nextra * f->nrb, *least = hi + p->x.nextra * f->nrb, *keys = seen_keys(r);
+	att_bound_any(DT_f32, &reg[0]);
+	for (int x = 0; x < p->x.nextra; x++) {
+		const struct att_extra *e = &p->extra[x];
+		double l[ATT_WIDE], h[ATT_WIDE];
+		for (int i = 0; i < n; i++) {
+			l[i] = e->by_key ? keys[x] : lo[x * f->nrb + rb + i * f->parts];
+			h[i] = e->by_key ? keys[p->x.nextra + x] : hi[x * f->nrb + rb + i * f->parts];
+		}
+		if (e->by_row != e->by_key)
+			att_bound_each(e->dt, l, h, n, &reg[1 + x]);
+		else
+			att_number_bound(p, x, n, r->mem + f->fn_at, &reg[1 + x]);
+	}
+	struct att_known known = att_range_run(&p->range, n, reg);
+	unsigned may = 0;
+	for (int i = 0; i < n; i++) {
+		double l = least[rb + i * f->parts];
+		bool none = l == INFINITY || (!(known.score->nan >> i & 1) && known.score->hi[i] - l < NOTHING);
+		may |= (unsigned)!none << i;
+	}
+	return may;
+}
+
+/* A block of rows with the blocks of keys of a tile, from k0 on; *begun: are there sums of keys and values.  may: some of it may count. */
+static void rows(struct run *r, int64_t k0, bool may, bool first, bool last, bool *begun)
 {
 	const struct bwd *f = r->f;
 	uint8_t kind[MOST_OWN][GROUPS][PANELS];
@@ -451,13 +509,14 @@ static void rows(struct run *r, int64_t k0, bool first, bool last, bool *begun)
 	char *row = r->mem + f->rows_at;
 	size_t dq_bytes = (size_t)(f->dgroups * f->p.v->mr * f->block * 4);
 	r->row = row;
-	pack_numbers(f, r->k, r->ptr, r->b, r->rb, row);
-	if (f->norms)
+	if (may)
+		pack_numbers(f, r->k, r->ptr, r->b, r->rb, row);
+	if (may && f->norms)
 		pack_rows(f, r->k, r->ptr, r->b, r->rb, row, r->mem);
 	for (int64_t j = 0; j < f->own && (r->kb = k0 + j) < f->nkb; j++) {
 		r->key = r->mem + f->key_at + (size_t)j * f->k_bytes;
 		r->kind = kind[j];
-		live[j] = classify(r, groups_of(r), panels_of(r));
+		live[j] = may && classify(r, groups_of(r), panels_of(r));
 		any |= live[j];
 		r->left += live[j] ? 0 : groups_of(r) * panels_of(r);
 	}
@@ -494,12 +553,24 @@ static void part(struct run *r, int64_t phase)
 		return;
 	r->sums = (float *)(void *)(f->few ? r->shared + f->few_at + (size_t)(r->tile * f->own) * f->dkv_bytes : r->mem + f->sums_at);
 	att_extra_start(&f->p, r->k, r->ptr, r->b, r->mem + f->fn_at);
-	for (int64_t j = 0, kb; j < f->own && (kb = k0 + j) < f->nkb; j++)
-		pack_keys(f, r->k, r->ptr, r->b, kb, r->mem + f->key_at + (size_t)j * f->k_bytes, r->mem);
+	if (f->bounds && turn == 0)
+		see_keys(r, k0);
+	for (r->rb = i; f->bounds && step == 0 && turn == 0 && r->rb < f->nrb; r->rb += f->parts)
+		see_rows(r);
 	if (f->few && turn == 0)
 		begin_keys(r, &begun);
-	for (r->rb = (i + turn) % f->parts; r->rb < f->nrb; r->rb += f->parts)
-		rows(r, k0, first, last, &begun);
+	bool packed = false;
+	for (int64_t rb = (i + turn) % f->parts; rb < f->nrb; rb += ATT_WIDE * f->parts) {
+		int n = (int)MIN(ATT_WIDE, (f->nrb - rb + f->parts - 1) / f->parts);
+		unsigned may = f->bounds ? may_count(r, rb, n) : ~0u;
+		for (int64_t j = 0, kb; may && !packed && j < f->own && (kb = k0 + j) < f->nkb; j++)
+			pack_keys(f, r->k, r->ptr, r->b, kb, r->mem + f->key_at + (size_t)j * f->k_bytes, r->mem);
+		packed |= may != 0;
+		for (int m = 0; m < n; m++) {
+			r->rb = rb + m * f->parts;
+			rows(r, k0, may >> m & 1, first, last, &begun);
+		}
+	}
 	first = turn == 0 || f->few;
 	last = turn == f->parts - 1;
 	if (f->few ? !last : !begun && !first && !last)
@@ -593,6 +664,8 @@ static void lay_out(struct bwd *f, struct kern_state *s)
 	find_home(&f->dk, keys, f->parts > 1 && !f->few, &s->shared);
 	find_home(&f->dv, keys, f->parts > 1 && !f->few, &s->shared);
 	find_home(&f->dq, f->some * p->rows, f->parts * f->steps > 1, &s->shared);
+	f->seen_rows = att_room(&s->shared, f->bounds ? f->some * f->nrb * (2 * p->x.nextra + 1) * 8 : 0);
+	f->seen_keys = att_room(&s->shared, f->bounds ? f->some * f->parts * 2 * p->x.nextra * 8 : 0);
 	size_t *n = &s->scratch;
 	int64_t numbers = ATT_MOST_MR * ATT_COLS * 4;
 	f->key_at = att_room(n, f->own * (int64_t)f->k_bytes);

@@ -225,29 +225,33 @@ static void scan(const struct att_plan *p, const struct att_extra *e, const char
 	*hi = any != 0;
 }
 
+bool att_number_bound(const struct att_plan *p, int x, int lanes, const char *mem, struct att_bound *o)
+{
+	const struct att_extra *e = &p->extra[x];
+	double v;
+	if (e->by_row || e->by_key || !att_number(e->dt, ((const char *const *)(const void *)(mem + p->fn_base))[x], &v) || isnan(v)) {
+		att_bound_any(e->dt, o);
+		return false;
+	}
+	for (int i = 0; i < lanes; i++)
+		o->lo[i] = o->hi[i] = v;
+	o->nan = 0;
+	return true;
+}
+
 void att_tile_bounds(const struct att_plan *p, int64_t i0, int n0, int64_t j0, int64_t nj, int tiles, const char *mem, struct att_bound *reg)
 {
 	const char *const *at = (const char *const *)(const void *)(mem + p->fn_base);
 	for (int x = 0; x < p->x.nextra; x++) {
 		const struct att_extra *e = &p->extra[x];
 		struct att_bound *o = &reg[1 + x];
-		if (e->by_row != e->by_key)
+		if (e->by_row != e->by_key || att_number_bound(p, x, tiles, mem, o) || !e->by_row || e->dt != DT_pred)
 			continue;
-		const char *base = at[x];
-		double v;
-		if (!e->by_row && att_number(e->dt, base, &v) && !isnan(v)) {
-			for (int i = 0; i < tiles; i++)
-				o->lo[i] = o->hi[i] = v;
-			o->nan = 0;
-		} else if (e->by_row && e->dt == DT_pred) {
-			for (int i = 0; i < tiles; i++) {
-				int64_t j = j0 + i * ATT_COLS, nc = MIN(ATT_COLS, nj - j);
-				scan(p, e, base, p->turned ? j : i0, p->turned ? nc : n0, p->turned ? i0 : j, p->turned ? n0 : nc, &o->lo[i], &o->hi[i]);
-			}
-			o->nan = 0;
-		} else {
-			att_bound_any(e->dt, o);
+		for (int i = 0; i < tiles; i++) {
+			int64_t j = j0 + i * ATT_COLS, nc = MIN(ATT_COLS, nj - j);
+			scan(p, e, at[x], p->turned ? j : i0, p->turned ? nc : n0, p->turned ? i0 : j, p->turned ? n0 : nc, &o->lo[i], &o->hi[i]);
 		}
+		o->nan = 0;
 	}
 }
 

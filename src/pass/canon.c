@@ -128,7 +128,10 @@ ir_val rw_known_branch(struct rewrite *r, const struct ir_op *o, const ir_val *i
 	int64_t i;
 	int n;
 	const int64_t *f = ir_attrs(r->from, o, AT_branch, &n);
-	if (n > 1 && !ir_const_int(r->m, r->b.fn, in[0], &i))
+	ir_val index = in[0];
+	for (const struct ir_op *d; (d = ir_def(r->b.fn, index)) && d->kind == IR_optimization_barrier; )
+		index = ir_in(r->b.fn, d, index - d->out);
+	if (n > 1 && !ir_const_int(r->m, r->b.fn, index, &i))
 		return 0;
 	i = n == 1 || i < 0 || i >= n ? n - 1 : i;
 	ir_val *out = ARENA_NEW(r->a, ir_val, o->nout + 1);

@@ -190,6 +190,12 @@ bool pass_recompute_undo(struct ir_module *m, struct recomputed *done);
 /* An attention op that a later loop does again with operands that an earlier one has stacked: its results are stacked as well.  One that is done
  * again behind a barrier, outside of loops: its results are those of the first. */
 void pass_keep_outputs(struct ir_module *m);
+
+/* --- unroll.c --- */
+
+/* Counted loops, by function and op, that become straight-line code; a stack has a row for each turn. */
+struct unrolled { struct { const struct ir_fn *fn; ptrdiff_t op; } *p; size_t n, cap; };
+void pass_unroll_these(struct ir_module *m, struct unrolled *u);
 /* Where memory is short (o->save): of what loops stack for those that go back over them, so many bytes are made again there instead, what takes least time for
  * each first. */
 struct err *pass_remake(const struct pass_opts *o, struct ir_module *m);

@@ -101,6 +101,24 @@ static void merge(struct edits *w, struct edit *e, bool whole)
 	}
 }
 
+/* Of what the first one of a pair gives several times, in other views (queries that are the keys, too), the second one reads the first: in its body it is one
+ * value.  gone: per operand, it is not read any more (of a case: but for other branches). */
+static void read_once(struct edits *w, struct edit *e, const bool *gone)
+{
+	struct edit *f = e->first;
+	for (int k = 0, r; k < e->l.n; k++) {
+		if (gone[k] || !recompute_crosses(w, e, &e->l.x[k], &r))
+			continue;
+		ir_val y = f->l.body->result.p[r];
+		int first = recompute_stacked(w, f, y);
+		if (first < 0 || first == r || f->around[y] || !plan(w, e, y, true))
+			continue;
+		if (e->gone)
+			e->gone[k] = true;
+		arr_push(&e->swap, ((struct swap){ e->l.x[k].param, y }));
+	}
+}
+
 static void find_pairs(struct edits *w, void *all)
 {
 	w->all = *(bool *)all;
@@ -126,8 +144,10 @@ static void find_pairs(struct edits *w, void *all)
 			arr_push(&e->swap, ((struct swap){ e->l.x[k].param, y }));
 			w->any = true;
 		}
-		if (e->scores)
+		if (e->scores) {
 			merge(w, e, false);
+			read_once(w, e, e->gone);
+		}
 	}
 }
 
@@ -209,8 +229,10 @@ static void pair_cases(struct edits *w, struct edit *e, struct edit *f)
 				e->gone[k] = true;
 				e->scores = w->any = true;
 			}
-	for (int i = 0; i < e->nbranch && e->scores; i++)
+	for (int i = 0; i < e->nbranch && e->scores; i++) {
 		merge(w, e->branch[i], part);
+		read_once(w, e->branch[i], e->gone);
+	}
 }
 
 /* Does case e read scores that f gives? */
@@ -328,23 +350,41 @@ static void find_pieces(struct edits *w, void *all)
 	}
 }
 
+/* Cases that can be one are; of each one operand is one value then. */
+static void join_cases(const struct pass_opts *o, struct ir_module *m, bool all)
+{
+	bool any = pass_has(m, IR_case) && recompute_join(m, all);
+	if (any)
+		pass_canon(o, m);
+	pass_cse(o, m);
+	if (any)
+		pass_drop_operands(m);
+}
+
 void pass_recompute(const struct pass_opts *o, struct ir_module *m, bool all, struct recomputed *done)
 {
 	enum { CHAIN = 4 };              /* cases that hand on what others give: policies of jax.checkpoint make three in a row */
 	struct recomputed pieces = {0};
+	if (recompute_apart(m, all)) {
+		pass_canon(o, m);
+		pass_cse(o, m);
+	}
 	recompute_everywhere(m, find_pieces, &all, &pieces);
 	arr_free(&pieces);
 	recompute_everywhere(m, find_pairs, &all, done);
 	size_t n = done->n + 1;
-	for (int turn = 0; turn < CHAIN && pass_has(m, IR_case) && n != done->n; turn++) {
+	bool cases = pass_has(m, IR_case);
+	for (int turn = 0; turn < CHAIN && cases && n != done->n; turn++) {
 		n = done->n;
-		pass_cse(o, m);                      /* one operand is one value */
+		join_cases(o, m, all);
 		recompute_everywhere(m, find_cases, &all, done);
 		for (size_t i = n; i < done->n; i++)
 			done->p[i].loops = MIN(done->p[i].loops, 1);         /* a case between others may end */
 		if (done->n > n)
 			pass_drop_operands(m);       /* of loops that do not stack for each other any more what cases have as operands */
 	}
+	if (cases)
+		join_cases(o, m, all);
 }
 
 static bool has_gradient(const struct ir_module *m, const struct ir_fn *fn)

@@ -80,6 +80,16 @@ void recompute_take(struct edits *w, struct edit *e, ir_val v, ir_val by);
 /* How e has x, a parameter of the first one's body, if that is no carry: from what that one reads. */
 bool recompute_param(struct edit *e, ir_val x, struct from *to);
 
+/* --- recompute_apart.c --- */
+
+/* Loops whose scores others read, but not turn by turn, become straight-line code, and so do these.  True: there are such. */
+bool recompute_apart(struct ir_module *m, bool all);
+
+/* --- recompute_join.c --- */
+
+/* Cases of one index around attention, of which the second one reads the first one, become one.  True: there are such. */
+bool recompute_join(struct ir_module *m, bool all);
+
 /* --- recompute_new.c --- */
 
 /* Every function in which find finds something becomes a new one; done: gets them. */

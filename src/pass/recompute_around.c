@@ -74,8 +74,8 @@ static bool plain_branches(const struct edits *w, const struct ir_fn *fn, const 
 	return !ir_effect(w->m, fn, o);
 }
 
-/* What is around an attention, also what a case gives of one: scores, masks, and what is an operand of the case in a branch and stacked, so that it is known to
- * be that where the case is made again. */
+/* What is around an attention, also what a case gives of one: scores, masks, and what is stacked and in a branch an operand of the case, or given by it twice, so that
+ * it is known to be that where the case is made again. */
 void recompute_around(struct edits *w, struct edit *f)
 {
 	if (f->around)
@@ -90,14 +90,14 @@ void recompute_around(struct edits *w, struct edit *f)
 		const int64_t *g = o->kind == IR_case && plain_branches(w, body, o) ? ir_attrs(body, o, AT_branch, &n) : NULL;
 		bool any = false, *operand = ARENA_NEW(w->a, bool, o->nout + 1);
 		for (int b = 0; b < n; b++) {
-			struct edit own = { .l.body = ir_fn_of(w->m, (ir_fnid)g[b]) };
+			struct edit own = { .l = { .body = ir_fn_of(w->m, (ir_fnid)g[b]), .nmade = (int)o->nout } };
 			recompute_around(w, &own);
 			for (uint32_t k = 0; k < o->nout; k++) {
 				ir_val y = recompute_base(w->m, own.l.body, own.l.body->result.p[k]);
 				bool here = recompute_is_scores(w, &own, y);
 				f->around[o->out + k] |= here;
 				any |= here;
-				operand[k] |= recompute_is_given(w->m, own.l.body, y) && !ir_splat(w->m, own.l.body, y);
+				operand[k] |= !ir_splat(w->m, own.l.body, y) && (recompute_is_given(w->m, own.l.body, y) || recompute_stacked(w, &own, y) < (int)k);
 			}
 		}
 		for (uint32_t k = 0; k < o->nout && any; k++) {

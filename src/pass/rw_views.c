@@ -319,3 +319,51 @@ ir_val rw_iota_of_one(struct rewrite *r, const struct ir_op *o, const ir_val *in
 	const struct ir_type_info *t = result_type(r, o);
 	return t->dim[ir_attr(r->from, o, AT_dim)] == 1 ? ir_const_i(&r->b, r->from->val.p[o->out].type, 0) : 0;
 }
+
+/* Where the dimensions of o's result that are not of extent 1 are among those of its operand, by their order: place[].  False: it is no such view. */
+static bool moved(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o, int *place)
+{
+	const struct ir_type_info *t = ir_vtype(m, fn, o->out), *s = ir_vtype(m, fn, ir_in(fn, o, 0));
+	int n = 0, rank;
+	const int64_t *perm = o->kind == IR_transpose ? ir_attrs(fn, o, AT_perm, &rank) : NULL;
+	for (int d = 0, e = 0; d < t->rank; d++) {
+		if (t->dim[d] == 1)
+			continue;
+		while (!perm && e < s->rank && s->dim[e] == 1)
+			e++;
+		if (!perm && (e == s->rank || s->dim[e] != t->dim[d]))
+			return false;
+		int of = perm ? (int)perm[d] : e++;
+		place[n] = 0;
+		for (int i = 0; i < of; i++)
+			place[n] += s->dim[i] != 1;
+		n++;
+	}
+	return true;
+}
+
+ir_val rw_turned_back(struct rewrite *r, const struct ir_op *o, const ir_val *in)
+{
+	enum { LONG = 8 };
+	int at[IR_MAX_RANK], place[IR_MAX_RANK], n = 0;
+	const struct ir_type_info *t = ir_vtype(r->m, r->from, o->out);
+	if (!t->count || !moved(r->m, r->from, o, at))
+		return 0;
+	for (int d = 0; d < t->rank; d++)
+		n += t->dim[d] != 1;
+	ir_val x = in[0];
+	for (int k = 0; k < LONG; k++) {
+		const struct ir_op *p = ir_def(r->b.fn, x);
+		bool same = r->b.fn->val.p[x].type == r->from->val.p[o->out].type;
+		for (int i = 0; i < n; i++)
+			same &= at[i] == i;
+		if (same)
+			return x;
+		if (!p || (p->kind != IR_transpose && p->kind != IR_reshape) || !moved(r->m, r->b.fn, p, place))
+			return 0;
+		for (int i = 0; i < n; i++)
+			at[i] = place[at[i]];
+		x = ir_in(r->b.fn, p, 0);
+	}
+	return 0;
+}

@@ -106,13 +106,15 @@ def rotated(x):
     return jnp.concatenate([a * c - b * s, b * c + a * s], -1)
 
 
-def layer(mask, weights, rotates, spelling, keep):
-    """Attention of a layer: c, k, v of any length, and what comes with the turn."""
+def layer(mask, weights, rotates, spelling, keep, own="no"):
+    """Attention of a layer: c, k, v of any length, and what comes with the turn.  own: keys, or keys and values, are the queries, as they are or twice them."""
     def f(c, k, v, x):
         i, j = jnp.arange(c.shape[1])[:, None], jnp.arange(c.shape[1])
         d = c.shape[-1]
         w = jnp.eye(d) * 0.5 + 0.1
         q, k, v = (c @ w, k @ w, jnp.tanh(v)) if weights else (c, k, v)
+        q = q if own == "no" else jnp.tanh(q)
+        k, v = {"no": (k, v), "keys": (q, v), "twice": (2 * q, v), "all": (q, q)}[own]
         q, k = (rotated(q), rotated(k)) if rotates else (q, k)
         on = {"none": None, "causal": i >= j, "local": (i >= j) & (i - j < 20), "by turn": (i >= j) & ((x % 2 == 0) | (i - j < 20)), "window": abs(i - j) < jnp.where(x % 2 == 0, 20, 50)}[mask]
         if spelling == "jax_nn":
@@ -130,10 +132,11 @@ def drawn_layers(rng):
     """Layers in a loop, or one that a case chooses: text, and a function of q, k, v of any length."""
     pick = lambda *of: of[rng.integers(len(of))]
     one = lambda: dict(mask=pick("none", "causal", "local", "by turn", "window"), weights=bool(rng.integers(2)), rotates=bool(rng.integers(2)), spelling=pick("jax_nn", "hand"),
-                       keep=pick(0, 0, 0, 0.9))
+                       keep=pick(0, 0, 0, 0.9), own=pick("no", "no", "keys", "twice", "all"))
     kinds, how, cases = [one() for _ in range(2)], pick("none", "none", "checkpoint", *POLICIES), pick("none", "none", "switch", "switch", "once")
-    unroll, per_turn, idle = pick(1, 1, 2, 4), pick(1, 1, 2), rng.integers(4) == 0
-    how = "checkpoint" if how in POLICIES and cases == "switch" and unroll * per_turn > 1 else how      # a chain of cases for each, which not all are seen through
+    turns, unroll, per_turn, idle = pick(3, 4, 4, 5, 7), pick(1, 1, 2, 4), pick(1, 1, 2), rng.integers(4) == 0
+    if how in POLICIES or unroll * per_turn > 1:         # several layers side by side whose queries are keys, too, are not seen in all of these
+        kinds = [k | {"own": "no"} for k in kinds]
     fs = [layer(**k) for k in kinds] + [lambda c, k, v, x: c * 2] * bool(idle)
 
     def turn(c, k, v, x):
@@ -146,5 +149,5 @@ def drawn_layers(rng):
             return lax.switch((q[0, 0, 0, 0] > 0).astype(jnp.int32), fs, q, k, v, 0)
         g = lambda c, x: (turn(c, k, v, x), None)
         g = jax.checkpoint(g) if how == "checkpoint" else jax.checkpoint(g, policy=getattr(jax.checkpoint_policies, how)) if how != "none" else g
-        return lax.scan(g, q, jnp.arange(4, dtype=jnp.int32), unroll=unroll)[0]
-    return f"{kinds} {how=} {cases=} {unroll=} {per_turn=} {idle=}", f
+        return lax.scan(g, q, jnp.arange(turns, dtype=jnp.int32), unroll=unroll)[0]
+    return f"{kinds} {how=} {cases=} {turns=} {unroll=} {per_turn=} {idle=}", f

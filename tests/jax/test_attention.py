@@ -964,14 +964,18 @@ LAYER_PLAIN, LAYER_TURNED = one_layer("causal", True, False, "jax_nn", 0), one_l
 LAYER_LOCAL, LAYER_HAND = one_layer("local", False, False, "jax_nn", 0), one_layer("causal", False, False, "hand", 0)
 
 
-def in_loop(f, policy=None, unroll=1):
+def in_loop(f, policy=None, unroll=1, turns=4):
     g = lambda k, v: lambda c, x: (f(c, k, v, x), None)
     again = lambda h: jax.checkpoint(h, policy=getattr(jax.checkpoint_policies, policy)) if policy else h
-    return lambda q, k, v: lax.scan(again(g(k, v)), q, jnp.arange(4, dtype=jnp.int32), unroll=unroll)[0]
+    return lambda q, k, v: lax.scan(again(g(k, v)), q, jnp.arange(turns, dtype=jnp.int32), unroll=unroll)[0]
 
 
 LAYER_LOOPS = {
     "two in a turn": in_loop(LAYER_HAND, unroll=2), "four in a turn": in_loop(LAYER_TURNED, unroll=4),
+    "two in a turn, one left over": in_loop(LAYER_TURNED, unroll=2, turns=5), "four in a turn, three left over": in_loop(LAYER_HAND, unroll=4, turns=7),
+    "two in a turn, one left over, products": in_loop(LAYER_TURNED, "dots_saveable", unroll=2, turns=3), "one turn": in_loop(LAYER_HAND, turns=1),
+    "keys are queries": in_loop(one_layer("none", True, False, "jax_nn", 0, "keys")), "all are queries": in_loop(one_layer("causal", False, False, "jax_nn", 0, "all")),
+    "keys are queries that are rotated": in_loop(one_layer("causal", True, True, "hand", 0, "keys")), "keys are queries twice": in_loop(one_layer("causal", True, False, "jax_nn", 0, "twice")),
     "products of what is rotated": in_loop(LAYER_TURNED, "dots_saveable"), "everything": in_loop(LAYER_TURNED, "everything_saveable", 2),
     "two in a turn, made again": in_loop(one_layer("by turn", False, False, "jax_nn", 0), "nothing_saveable", 2),
     "everything, no loop": in_loop(one_layer("by turn", True, False, "jax_nn", 0), "everything_saveable", 4),
@@ -981,6 +985,8 @@ LAYER_LOOPS = {
     "chosen, two in a turn": in_loop(lambda c, k, v, x: lax.switch(x % 3, [LAYER_LOCAL, LAYER_TURNED, lambda c, k, v, x: c * 2], c, k, v, x), unroll=2),
     "chosen, products": in_loop(lambda c, k, v, x: lax.switch(x % 2, [LAYER_LOCAL, LAYER_TURNED], c, k, v, x), "dots_saveable"),
     "chosen, everything": in_loop(lambda c, k, v, x: lax.switch(x % 2, [LAYER_LOCAL, LAYER_TURNED], c, k, v, x), "everything_saveable"),
+    "chosen, keys are queries": in_loop(lambda c, k, v, x: lax.switch(x % 2, [LAYER_LOCAL, one_layer("window", True, False, "jax_nn", 0, "keys")], c, k, v, x)),
+    "one turn, chosen, everything": in_loop(lambda c, k, v, x: lax.switch(x % 2, [LAYER_LOCAL, LAYER_TURNED], c, k, v, x), "everything_saveable", turns=1),
     "one, chosen": lambda q, k, v: lax.cond(q[0, 0, 0, 0] > 0, LAYER_HAND, LAYER_LOCAL, q, k, v, 0),
     "one, or none": lambda q, k, v: lax.cond(q[0, 0, 0, 0] > 0, LAYER_TURNED, lambda c, k, v, x: c, q, k, v, 0),
 }
@@ -1013,6 +1019,19 @@ def test_layers_made_again_keep_what_attention_gives(dtype, policy):
     c, forwards, backwards = compiled(g, *args)
     compare(c(*args), want, 1e-4 if dtype == f32 else 6e-2)
     assert (forwards, backwards) == (6, 6), c.as_text()
+
+
+def test_many_layers_in_straight_line():
+    """What layers before have left in the stream is a sum of as many, in which each attention's gradient is seen all the same."""
+    def f(x, w):
+        for i in range(40):
+            x = x + dpa(x @ w[i], x @ w[i] * 2, jnp.tanh(x), is_causal=True) / 40
+        return x
+    g, t = jax.grad(lambda x, w: (f(x, w) ** 2).sum(), (0, 1)), 16384
+    x = normal(1, 96, 2, 32), normal(40, 32, 32) / 6
+    compare(jax.jit(g)(*x), on_cpu(g, *x), 2e-4)
+    shape = jax.ShapeDtypeStruct((1, t, 2, 32), f32), jax.ShapeDtypeStruct((40, 32, 32), f32)
+    assert jax.jit(g).lower(*shape).compile().memory_analysis().temp_size_in_bytes < 4 * t * t      # of what layers keep; one matrix of scores is 8
 
 
 def test_memory_without_bf16_products():
