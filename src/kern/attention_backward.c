@@ -29,7 +29,7 @@ struct bwd {
 	int64_t own, parts, steps;       /* blocks of keys of a tile; tiles of a batch at once, and parts of its rows; turns until all keys had one */
 	int64_t some;                    /* batches at once */
 	int64_t groups, dgroups, kpad;   /* of a block of keys; of d; keys of a row of k turned */
-	bool bounds, norms;
+	bool bounds, norms, blocks;      /* blocks: what is known of blocks of rows says which a mask leaves out */
 	size_t seen_rows, seen_keys;     /* of operands of scores, blocks of rows and all keys of a tile: least and most, and the least l; in shared memory */
 	/* a packed block of keys: rows of k and v, k turned; of queries: panels of which they are columns, or steps */
 	size_t k_row, v_row, k_turned, k_bad, k_norm, k_lo, k_hi, k_bytes;
@@ -553,16 +553,16 @@ static void part(struct run *r, int64_t phase)
 		return;
 	r->sums = (float *)(void *)(f->few ? r->shared + f->few_at + (size_t)(r->tile * f->own) * f->dkv_bytes : r->mem + f->sums_at);
 	att_extra_start(&f->p, r->k, r->ptr, r->b, r->mem + f->fn_at);
-	if (f->bounds && turn == 0)
+	if (f->blocks && turn == 0)
 		see_keys(r, k0);
-	for (r->rb = i; f->bounds && step == 0 && turn == 0 && r->rb < f->nrb; r->rb += f->parts)
+	for (r->rb = i; f->blocks && step == 0 && turn == 0 && r->rb < f->nrb; r->rb += f->parts)
 		see_rows(r);
 	if (f->few && turn == 0)
 		begin_keys(r, &begun);
 	bool packed = false;
 	for (int64_t rb = (i + turn) % f->parts; rb < f->nrb; rb += ATT_WIDE * f->parts) {
 		int n = (int)MIN(ATT_WIDE, (f->nrb - rb + f->parts - 1) / f->parts);
-		unsigned may = f->bounds ? may_count(r, rb, n) : ~0u;
+		unsigned may = f->blocks ? may_count(r, rb, n) : ~0u;
 		for (int64_t j = 0, kb; may && !packed && j < f->own && (kb = k0 + j) < f->nkb; j++)
 			pack_keys(f, r->k, r->ptr, r->b, kb, r->mem + f->key_at + (size_t)j * f->k_bytes, r->mem);
 		packed |= may != 0;
@@ -664,8 +664,8 @@ static void lay_out(struct bwd *f, struct kern_state *s)
 	find_home(&f->dk, keys, f->parts > 1 && !f->few, &s->shared);
 	find_home(&f->dv, keys, f->parts > 1 && !f->few, &s->shared);
 	find_home(&f->dq, f->some * p->rows, f->parts * f->steps > 1, &s->shared);
-	f->seen_rows = att_room(&s->shared, f->bounds ? f->some * f->nrb * (2 * p->x.nextra + 1) * 8 : 0);
-	f->seen_keys = att_room(&s->shared, f->bounds ? f->some * f->parts * 2 * p->x.nextra * 8 : 0);
+	f->seen_rows = att_room(&s->shared, f->blocks ? f->some * f->nrb * (2 * p->x.nextra + 1) * 8 : 0);
+	f->seen_keys = att_room(&s->shared, f->blocks ? f->some * f->parts * 2 * p->x.nextra * 8 : 0);
 	size_t *n = &s->scratch;
 	int64_t numbers = ATT_MOST_MR * ATT_COLS * 4;
 	f->key_at = att_room(n, f->own * (int64_t)f->k_bytes);
@@ -711,6 +711,7 @@ bool attention_backward(const struct prog_kern *k, const struct attention *x, st
 	f->nkb = (x->s + f->kb - 1) / f->kb;
 	f->nrb = (f->p.rows + f->block - 1) / f->block;
 	f->bounds = !f->p.range.always && (f->p.range.plain || x->nextra > 0);
+	f->blocks = f->bounds && x->nextra > 0;
 	f->norms = !f->p.range.plain && x->nextra;
 	if (!f->p.range.plain)
 		f->p.range.c = 1;
