@@ -666,13 +666,15 @@ static ir_shard said(const struct ir_fn *fn, uint32_t use)
 	return o->kind == IR_manual ? (ir_shard)ir_attrs(fn, o, AT_in, &n)[ir_use_operand(fn, use)] : 0;
 }
 
-/* A closed constraint, with no other one beside it, is also what its operand is: closedness does not propagate. */
+/* A closed constraint, with no other one beside it, is also what its operand is, unless that has come through a loop, a case or a barrier:
+ * closedness does not propagate. */
 static void constrain(struct prop *p, const struct ir_fn *fn)
 {
 	for (ir_val v = 1; v < fn->val.n; v++) {
+		const struct ir_op *made = ir_def(fn, v);
 		ir_shard h = 0;
 		uint32_t by = 0;
-		bool one = true;
+		bool one = !made || (made->kind != IR_loop && made->kind != IR_case && made->kind != IR_optimization_barrier);
 		for (uint32_t u = ir_use_first(fn, v); u; u = ir_use_next(fn, u)) {
 			ir_shard s = said(fn, u);
 			one &= !s || !h || s == h;

@@ -127,6 +127,9 @@ program("cond_from_branch", lambda p, x, y: lax.cond(p > 0, lambda a, b: jnp.sin
 program("while", lambda x: lax.while_loop(lambda c: c[0] < 5, lambda c: (c[0] + 1, jnp.sin(c[1])), (0, x))[1], a(16, 8, at=XY))
 program("while_from_body", lambda x, w: lax.while_loop(lambda c: c[0] < 5, lambda c: (c[0] + 1, jnp.sin(c[1] @ w)), (0, x))[1], a(16, 8), a(8, 8, at=NY))
 program("while_asks", lambda x: lax.while_loop(lambda c: c.sum() < 5, lambda c: c + 1, x), a(16, 8, at=XY))
+program("while_constrained", lambda x: shard(lax.while_loop(lambda c: c[0] < 5, lambda c: (c[0] + 1, jnp.sin(c[1])), (0, x))[1], None, "y"), a(16, 8, at=XN))
+program("cond_constrained", lambda p, x: shard(lax.cond(p > 0, lambda a: jnp.sin(a), lambda a: a * 2, x), None, "y"), ints(), a(16, 8, at=XN))
+program("barrier_constrained", lambda x: shard(lax.optimization_barrier(jnp.sin(x)), None, "y"), a(16, 8, at=XN))
 program("scan", lambda ws, x: lax.scan(lambda c, w: (jnp.tanh(c @ w), c.sum()), x, ws), a(6, 64, 64, at=P(None, None, "y")), a(32, 64, at=XN))
 program("scan_gradient", jax.grad(lambda ws, x: lax.scan(lambda c, w: (jnp.tanh(c @ w), None), x, ws)[0].sum()), a(6, 64, 64, at=P(None, "x", "y")),
         a(32, 64, at=XN))
