@@ -446,7 +446,7 @@ static struct axes fits(const struct step *s, int t, int f, struct axes l)
 			size *= x.size;
 			continue;
 		}
-		bool goes_on = i == have->axes.n || (i == have->axes.n - 1 && ref_begins(old, x));
+		bool goes_on = i >= have->axes.n || (i == have->axes.n - 1 && ref_begins(old, x));
 		if (goes_on && !have->closed && !have->over.n) {
 			if (have->minor) {
 				p[n++] = x;

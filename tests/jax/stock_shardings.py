@@ -39,6 +39,7 @@ program("elements_conflict_free", lambda x, y, z: x * y + z, a(16, 8, at=XN), a(
 program("broadcast", lambda x, b: x + b[None, :] * jnp.arange(16.)[:, None], a(16, 8, at=XN), a(8, at=P("y")))
 program("broadcast_scalar", lambda x: x / jnp.sum(x) + jnp.max(x), a(16, 8, at=XY))
 program("transpose", lambda x: jnp.sin(x.transpose(2, 0, 1)) * 2, a(8, 4, 6, at=P("x", "y", None)))
+program("two_axes_of_a_dimension", lambda x, u, w: jnp.exp((x @ u) @ w), a(8, 16, 64, at=P(("x", "y"))), a(64, 32), a(32, 64, at=NY))
 program("reduce", lambda x: (x.sum(0), x.max(1), x.sum(), jnp.argmin(x, 1)), a(16, 8, at=XY))
 program("reduce_back", lambda x: x.sum(0) * 2, a(16, 8), out=P("y"))
 program("argmax_top_k", lambda x: (jnp.argmax(x, 1), x.max(0), lax.top_k(x, 2)), a(16, 8, at=XY))
