@@ -412,6 +412,15 @@ for _rows in 1 << 10, 1 << 13, 1 << 16:
     row(f"donated cache row {_rows}x256", quick=_rows == 1 << 16, floor=1 if _rows == 1 << 16 else 0, own=0.01 if _rows == 1 << 16 else 0)(functools.partial(cache_update, _rows))
 
 
+@row("Adam's update of 4M, donated")
+def donated_update():
+    def update(p, m, v, g):
+        m, v = 0.9 * m + 0.1 * g, 0.99 * v + 0.01 * g * g
+        return p - 1e-3 * m / (jnp.sqrt(v) + 1e-8), m, v
+    p, m, v, g = (jnp.asarray(normal(2048, 2048, seed=k)) for k in range(4))
+    return Case(jax.jit(update, donate_argnums=(0, 1, 2)), (p, m, v * v, g), keep=lambda args, out: (*out, args[3]))
+
+
 # --- two devices ------------------------------------------------------------------------------------
 
 

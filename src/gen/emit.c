@@ -187,6 +187,8 @@ static void actions(struct em *e, const struct gen_body *b, const struct gen_nes
 	}
 	for (int i = 0; i < x->nkeep; i++)
 		em_kept_store(e, x->keep[i], e->kept[x - b->nest][i]);
+	for (int i = 0; i < x->nst; i++)          /* results may lie over operands: all is read first */
+		em_get(e, x->st[i].node);
 	for (int i = 0; i < x->nst; i++)
 		em_store(e, &x->st[i]);
 }

@@ -504,9 +504,10 @@ static void find_under(struct arena *a, struct gen_sched *s)
 			u.turn++;
 			u.from = 0;
 			red_roots(u.nest, &s->body[b], root_under, &u);
+			for (int k = 0; k < u.nest->nst; k++)         /* all values before the first of them is stored */
+				root_under(&u, u.nest->st[k].node);
 			for (; u.from < u.nest->nst; u.from++) {
 				const struct gen_store *st = &u.nest->st[u.from];
-				root_under(&u, st->node);
 				for (int j = 0; j < GEN_NT; j++)     /* what the address of a result is made of */
 					if (s->lin[st->lin].tk[j])
 						root_under(&u, s->lin[st->lin].tn[j]);

@@ -103,12 +103,12 @@ bool lw_free_at(struct lw *w, struct frame *f, int i, const struct place *t)
 
 bool lw_same_index(const struct lw *w, const struct ir_fn *g, uint32_t k)
 {
-	if (g->result.n != 1)
-		return false;
-	ir_type t = g->val.p[g->result.p[0]].type;
-	const struct ir_type_info *rt = ir_type_of(w->m, t), *pt = ir_vtype(w->m, g, k + 1);
-	if (pt->rank != rt->rank || memcmp(pt->dim, rt->dim, sizeof *rt->dim * rt->rank))
-		return false;
+	const struct ir_type_info *pt = ir_vtype(w->m, g, k + 1);
+	for (size_t i = 0; i < g->result.n; i++) {
+		const struct ir_type_info *rt = ir_vtype(w->m, g, g->result.p[i]);
+		if (pt->rank != rt->rank || memcmp(pt->dim, rt->dim, sizeof *rt->dim * rt->rank) || (g->result.n > 1 && !ir_def(g, g->result.p[i])))
+			return false;
+	}
 	bool *of = ARENA_NEW(w->tmp, bool, g->val.n);        /* has the operand's elements, each at its index */
 	of[k + 1] = true;
 	for (size_t i = 0; i < g->op.n; i++) {
@@ -168,12 +168,21 @@ static bool same_size(const struct ir_type_info *x, const struct ir_type_info *t
 	return t->bytes && x->bytes == t->bytes && dtype_info[x->dtype].bytes == dtype_info[t->dtype].bytes;
 }
 
-/* May o, of one result, leave it over operands? */
+/* May o leave its results over operands? */
 static bool goes_over(const struct lw *w, const struct ir_fn *fn, const struct ir_op *o)
 {
 	if (o->kind == IR_sort)
 		return prog_sort_over((int)o->nin, (enum dtype)ir_vtype(w->m, fn, ir_in(fn, o, 0))->dtype);
-	return o->nout == 1 && (o->kind == IR_fused || ir_is_elem(o->kind));
+	return o->kind == IR_fused || (o->nout == 1 && ir_is_elem(o->kind));
+}
+
+/* Is place q, an operand's, where another result of o than v lies, or is wanted? */
+static bool is_anothers(const struct frame *f, const struct ir_op *o, ir_val v, const struct place *q)
+{
+	for (ir_val u = o->out; u < o->out + o->nout; u++)
+		if ((u < v && f->at[u] && f->at[u]->store == q->store) || (u != v && f->target[u] && f->target[u]->store == q->store && !(f->target[v] && f->target[v]->store == q->store)))
+			return true;
+	return false;
 }
 
 /* Over operand k, if that is such an op? */
@@ -182,8 +191,8 @@ static bool reads_where_it_writes(const struct lw *w, const struct ir_fn *fn, co
 	return o->kind != IR_fused || lw_same_index(w, ir_fn_of(w->m, (ir_fnid)ir_attr(fn, o, AT_fn)), k);
 }
 
-/* Notes of an operand of op i that dies there whether it may lie where result p, of all of it alone, is made. */
-static void lies_under(struct lw *w, const struct frame *f, int i, const struct place *p)
+/* Notes of an operand of op i that dies there whether it may lie where result v, at p, of all of that alone, is made. */
+static void lies_under(struct lw *w, const struct frame *f, int i, ir_val v, const struct place *p)
 {
 	const struct ir_op *o = &f->fn->op.p[i];
 	for (uint32_t k = 0; k < o->nin; k++) {
@@ -191,7 +200,7 @@ static void lies_under(struct lw *w, const struct frame *f, int i, const struct 
 		const struct place *q = f->at[x];
 		struct store *s = &w->store.p[q->store];
 		if (w->buf.p[s->buf].kind == BUF_TEMP && !s->under && f->last[r] == i && lw_uses(f, o, r) == 1 && lw_place_dense(q) && !q->off && lw_place_dense(p) && !p->off &&
-		    same_size(ir_vtype(w->m, f->fn, x), ir_vtype(w->m, f->fn, o->out)) && w->buf.p[s->buf].size == w->buf.p[w->store.p[p->store].buf].size &&
+		    same_size(ir_vtype(w->m, f->fn, x), ir_vtype(w->m, f->fn, v)) && w->buf.p[s->buf].size == w->buf.p[w->store.p[p->store].buf].size &&
 		    reads_where_it_writes(w, f->fn, o, k)) {
 			s->under = p->store;
 			return;
@@ -217,6 +226,8 @@ struct place *lw_result_at(struct lw *w, struct frame *f, int i, ir_val v)
 				continue;
 			if ((q = lw_steal(w, f, i, x)) && f->target[v] && q->store != f->target[v]->store && (p || lw_free_at(w, f, i, f->target[v])))
 				q = NULL;
+			if (q && o->nout > 1 && alone && is_anothers(f, o, v, q))
+				q = NULL;
 			/* A permute whose result is wanted elsewhere had better be read where it comes from. */
 			if (q && o->kind == IR_collective_permute && (!f->target[v] || !lw_same_place(w, q, f->target[v])))
 				q = NULL;
@@ -232,7 +243,7 @@ struct place *lw_result_at(struct lw *w, struct frame *f, int i, ir_val v)
 	if (!p && f->target[v] && lw_free_at(w, f, i, f->target[v])) {
 		p = f->target[v];
 		if (alone)
-			lies_under(w, f, i, p);
+			lies_under(w, f, i, v, p);
 	}
 	return p ? p : lw_temp(w, t->dtype, t->rank, t->dim);
 }

@@ -241,7 +241,7 @@ int lw_uses(const struct frame *f, const struct ir_op *o, ir_val r);
 struct place *lw_steal(struct lw *w, struct frame *f, int i, ir_val v);
 /* May op i write at t, where a result is wanted?  Nothing that still shows the old contents may be read at or after i. */
 bool lw_free_at(struct lw *w, struct frame *f, int i, const struct place *t);
-/* Group g reads operand k only at the index it writes. */
+/* Group g reads operand k only at the index at which it writes all its results, which are made of operands. */
 bool lw_same_index(const struct lw *w, const struct ir_fn *g, uint32_t k);
 /* A collective that may leave each result over its operand. */
 bool lw_in_place(const struct lw *w, const struct ir_fn *fn, const struct ir_op *o);
