@@ -1,7 +1,8 @@
 /* LAPACK's own threads.  jaxlib's handlers call the LAPACK of SciPy, an OpenBLAS that gives every call a thread for each core: where several
  * devices share the cores, and do the same at the same time, these wait for each other, spinning, for up to thirty times as long as
- * one thread takes.  While any device is in LAPACK, OpenBLAS gets as many threads as a device has; afterwards what it had, as the
- * program's own calls of NumPy and SciPy are no affair of ours. */
+ * one thread takes; where processes have cores of their own, an array that all have gets other bits in each.  While any device is in
+ * LAPACK, OpenBLAS gets as many threads as the job has agreed on (job.c); afterwards what it had, as the program's own calls of NumPy
+ * and SciPy are no affair of ours. */
 #include <dlfcn.h>
 #include <link.h>
 #include <pthread.h>

@@ -101,11 +101,11 @@ struct err *custom_run(struct frame *f, struct custom *x, char *const *ptr)
 		behalf = outer;
 		relief_back(f->d);
 	} else {
-		bool shared = f->d->c->sharers > 1 && !strncmp(c->target, "lapack_", 7);
-		if (shared)
-			blas_enter(f->d->c->parts ? 1 : 1 + f->d->nworker);        /* its bits depend on how many it has */
+		int threads = strncmp(c->target, "lapack_", 7) ? 0 : f->d->c->lapack;
+		if (threads)
+			blas_enter(threads);
 		e = ffi_call(t->ffi, &t->checked, &call, x->attrs);
-		if (shared)
+		if (threads)
 			blas_leave();
 	}
 	cpu_restore_fp(fp);

@@ -141,6 +141,7 @@ struct rt_client {
 	bool pinned;                  /* threads stay on cores of their own */
 	cpu_set_t cpus;               /* where this process may run */
 	int sharers, housemates;      /* devices of the job that use this process' cores; its memory (own ones too) */
+	int lapack;                   /* threads of a call of LAPACK, the same in all processes; 0: as many as it likes */
 	int nbusy;                    /* under side_lock */
 	pthread_mutex_t kv_lock;
 	struct map published;         /* programs whose communication is in the store */

@@ -4,6 +4,7 @@
  * Everything goes through the job's store (struct kv): "card/<process>" is what a process says of itself; "table"
  * is the machine table of process 0, which all take; "prog/<identity>" lists the communication of a program, one
  * line "site, tab, what" each, after a line with its name. */
+#include <limits.h>
 #include <errno.h>
 #include <stdlib.h>
 
@@ -117,6 +118,22 @@ static struct err *deal(struct rt_client *c, struct card *card, int n, int parts
 	return NULL;
 }
 
+/* Threads of a call of LAPACK, whose last bits depend on how many they are: the same in all processes, what the device has that has the fewest; under
+ * RONDO_REPRO one.  0: as many as it likes, on the only device. */
+static int lapack_threads(const struct card *card, int n, int parts)
+{
+	int least = INT_MAX, total = 0;
+
+	for (int i = 0; i < n; i++) {
+		int sharers = 0;
+		for (int k = 0; k < n; k++)
+			sharers += k == i || same_cores(&card[i], &card[k]) ? card[k].ndev : 0;
+		least = MIN(least, MAX(card[i].cores / sharers, 1));
+		total += card[i].ndev;
+	}
+	return parts ? 1 : total > 1 ? least : 0;
+}
+
 struct err *job_join(struct rt_client *c, const struct rt_opts *o)
 {
 	const struct kv *boot = o->boot;
@@ -138,6 +155,7 @@ struct err *job_join(struct rt_client *c, const struct rt_opts *o)
 				TRY_GOTO(e, card_get(boot, i, &card[i]), out);
 	}
 	TRY_GOTO(e, deal(c, card, n, o->parts), out);
+	c->lapack = lapack_threads(card, n, o->parts);
 	for (int i = 0; i < n; i++) {
 		total += card[i].ndev;
 		if (same_cores(&card[me], &card[i]) || i == me) {

@@ -133,6 +133,11 @@ def test_rings(processes, devices):
         assert code == 0 and "failed" not in out, out + err
 
 
+def test_linear_algebra_of_processes_with_other_cores():
+    for code, out, err in run(2, 1, "linalg", DRAWS="100"):
+        assert code == 0 and "passed same_everywhere" in out, out + err
+
+
 def test_rings_whose_memory_is_not_mapped():
     for code, out, err in run(2, 2, "rings", RONDO_CHAOS="7"):
         assert code == 0 and "failed" not in out, out + err
