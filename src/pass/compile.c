@@ -206,8 +206,10 @@ struct err *pass_explain(struct str *s, const struct pass_opts *o, struct ir_mod
 	e = pass_lower(&mine, m, choice, &lent, &p);
 	pass_explain_sharded(s, &a, m, &r, o, e ? NULL : &lent, flags & PASS_ALL);
 	pass_explain_rings(s, m, &rings);
-	if (!e)
+	if (!e) {
+		p->needs = o->of ? o->needs(o->of, p) : 0;
 		pass_account(&a, p, &o->plan, &account);
+	}
 	if (!e && flags & PASS_SHARDED) {
 		pass_explain_memory(s, m, &account);
 	} else if (!e) {

@@ -41,14 +41,24 @@ void pass_add_memory(struct str *s, const struct pass_account *t)
 	pass_add_bytes(s, (double)t->p->zone);
 	str_add(s, ", constants ");
 	pass_add_bytes(s, (double)t->p->ndata);
+	if (t->p->needs) {
+		str_add(s, ", what kernels and collectives work in ");
+		pass_add_bytes(s, (double)(pass_account_bytes(t) - pass_account_said(t)));
+	}
+}
+
+void pass_add_needs(struct str *s, const struct pass_account *t)
+{
+	pass_add_bytes(s, (double)pass_account_bytes(t));
+	str_add(s, t->p->needs ? " at most" : ", and what kernels and collectives work in");
 }
 
 void pass_explain_memory(struct str *s, const struct ir_module *m, const struct pass_account *t)
 {
 	const struct prog *p = t->p;
 	str_add(s, "memory of a device: ");
-	pass_add_bytes(s, (double)pass_account_bytes(t));
-	str_add(s, " at most\n  ");
+	pass_add_needs(s, t);
+	str_add(s, "\n  ");
 	pass_add_memory(s, t);
 	str_add(s, "\n");
 	alive(s, t);

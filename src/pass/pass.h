@@ -26,6 +26,9 @@ struct pass_opts {
 	struct spmd_record *record;   /* gets why the partitioner did what it did; NULL: nobody asks */
 	struct plan_on plan;             /* prices, by which ways are chosen; zeros: the default table, one host */
 	const struct spmd_maker *maker;             /* of the program, who may be asked; NULL: nobody */
+	/* Bytes that a launch takes of each device at most, arguments, results, constants and what kernels and collectives work in with it; 0: not known. */
+	int64_t (*needs)(const void *of, struct prog *p);
+	const void *of;               /* who is asked that; NULL: nobody */
 	bool (*custom_known)(const char *target);   /* NULL: every custom call is accepted and resolved at run time */
 };
 void pass_opts_from_conf(struct pass_opts *o);
@@ -82,7 +85,9 @@ struct pass_account {
 	struct prog_live live;
 };
 void pass_account(struct arena *a, const struct prog *p, const struct plan_on *on, struct pass_account *to);
-static inline int64_t pass_account_bytes(const struct pass_account *t) { return t->arg + t->res - t->shared + t->p->zone; }       /* of a device, at most */
+/* Of a device: what the program says; what it needs at most, if that is known. */
+static inline int64_t pass_account_said(const struct pass_account *t) { return t->arg + t->res - t->shared + t->p->zone + t->p->ndata; }
+static inline int64_t pass_account_bytes(const struct pass_account *t) { return MAX(t->p->needs, pass_account_said(t)); }
 
 /* --- told.c: what RONDO_EXPLAIN leaves of each program in a folder ------------------------------ */
 
@@ -100,6 +105,7 @@ void pass_add_bytes(struct str *s, double n);
 void pass_add_time(struct str *s, double ns);
 void pass_add_shape(struct str *s, const struct prog_view *v);       /* f32[8,16]; nothing of NULL */
 void pass_add_like(struct str *s, const struct prog_like *x);        /* 1.0 MB x12 */
+void pass_add_needs(struct str *s, const struct pass_account *t);    /* 1.0 MB at most */
 void pass_add_memory(struct str *s, const struct pass_account *t);   /* arguments 1.0 MB, results .., constants .. */
 
 #endif

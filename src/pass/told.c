@@ -9,10 +9,10 @@
 #include <unistd.h>
 
 static const char magic[8] = "RONDOWHY";
-enum { FORM = 1, MOST_NAME = 80, MOST_FILES = 1000000 };
+enum { FORM = 2, MOST_NAME = 80, MOST_FILES = 1000000 };
 
 /* Then: nhost numbers, the words, the program as prog_save has it. */
-struct head { char magic[8]; int64_t form, launches, process, cores, nhost, ntext, nprog; };
+struct head { char magic[8]; int64_t form, launches, process, needs, cores, nhost, ntext, nprog; };
 
 static void name_of(struct str *s, const char *folder, const char *name, int k)
 {
@@ -28,7 +28,7 @@ static void name_of(struct str *s, const char *folder, const char *name, int k)
 
 struct err *pass_told_write(const char *folder, const struct str *text, const struct plan_on *on, struct prog *p)
 {
-	struct head h = { .form = FORM, .process = getpid(), .cores = on->cores, .nhost = on->host ? p->ndev : 0, .ntext = (int64_t)text->n };
+	struct head h = { .form = FORM, .process = getpid(), .needs = p->needs, .cores = on->cores, .nhost = on->host ? p->ndev : 0, .ntext = (int64_t)text->n };
 	struct str path = {0}, all = {0};
 	struct err *e = NULL;
 	int fd = -1;
@@ -83,6 +83,7 @@ struct err *pass_told_read(const void *data, size_t n, struct pass_told *out)
 	b += sizeof h;
 	struct pass_told t = { .launches = h.launches, .process = h.process, .cores = (int)h.cores };
 	TRY(prog_load(b + (size_t)h.nhost * sizeof(int64_t) + h.ntext, (size_t)h.nprog, &t.prog));
+	t.prog->needs = h.needs;
 	if (h.nhost && h.nhost != t.prog->ndev) {
 		prog_free(t.prog);
 		return ERR(DATA_LOSS, "hosts of %lld devices, the program is for %d", (long long)h.nhost, t.prog->ndev);

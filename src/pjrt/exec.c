@@ -229,7 +229,7 @@ struct compile {
 	_Atomic int refs;
 	struct rt_event *over;
 	bool left;
-	int host[];
+	int *dev, host[];          /* by position of the program */
 };
 static _Thread_local struct compile *compiling;
 static atomic_llong begun, ended;       /* those that were left count once more, until they are over */
@@ -267,6 +267,15 @@ static struct err *compile_text(void *v)
 	return pass_compile_cached(&c->po, read_program, c->code, c->n, &c->p);
 }
 
+static int64_t needs(const void *of, struct prog *p)
+{
+	const struct compile *c = of;
+	int64_t n = 0;
+
+	err_free(rt_exec_needs(c->rt, p, c->dev, &n));       /* what it cannot be loaded for is said then */
+	return n;
+}
+
 static void *compile_main(void *v)
 {
 	struct compile *c = v;
@@ -285,10 +294,10 @@ static void *compile_main(void *v)
 	return NULL;
 }
 
-static struct err *compile(struct rt_client *rt, const struct pass_opts *po, const struct pjrt_program *src, struct prog **out)
+static struct err *compile(struct rt_client *rt, const struct pass_opts *po, const int *dev, const struct pjrt_program *src, struct prog **out)
 {
 	bool big = src->code_size >= BIG_PROGRAM;
-	size_t nhost = po->plan.host ? (size_t)po->ndev * sizeof *po->plan.host : 0, nbytes = sizeof(struct compile) + nhost + (big ? src->code_size : 0);
+	size_t nhost = (size_t)po->ndev * sizeof *dev, nbytes = sizeof(struct compile) + 2 * nhost + (big ? src->code_size : 0);
 	struct compile *c = malloc(nbytes);
 	struct err *e = NULL;
 	pthread_attr_t a;
@@ -297,15 +306,18 @@ static struct err *compile(struct rt_client *rt, const struct pass_opts *po, con
 	if (!c)
 		return ERR(EXHAUSTED, "out of host memory: asked for %zu bytes", nbytes);
 	*c = (struct compile){ .rt = rt, .po = *po, .code = src->code, .n = src->code_size, .refs = 2, .over = big ? rt_event_new() : NULL };
-	if (nhost)
+	if (po->plan.host)
 		c->po.plan.host = memcpy(c->host, po->plan.host, nhost);
+	c->dev = memcpy(c->host + po->ndev, dev, nhost);
+	c->po.needs = needs;
+	c->po.of = c;
 	if (!big) {
 		compile_main(c);
 	} else if (!c->over) {
 		c->refs = 1;
 		e = ERR(EXHAUSTED, "out of host memory: asked for an event");
 	} else {
-		c->code = memcpy((char *)c->host + nhost, src->code, src->code_size);
+		c->code = memcpy((char *)c->host + 2 * nhost, src->code, src->code_size);
 		/* Where address space is short less will do, but not less than the program's operations may need. */
 		size_t stack = big_stack, least = MIN(big_stack, LEAST_STACK + STACK_PER_BYTE * src->code_size);
 		int r;
@@ -352,7 +364,7 @@ static struct err *parts_wanted(const struct pjrt_client *c, const struct pjrt_p
 }
 
 /* A program that is too large for its devices is compiled again, such that its loops keep less, as long as that helps; what is too large then is refused. */
-static struct err *compile_to_fit(struct pjrt_Client_Compile *a, struct pass_opts *po, const struct pjrt_options *o)
+static struct err *compile_to_fit(struct pjrt_Client_Compile *a, struct pass_opts *po, const int *dev, const struct pjrt_options *o)
 {
 	enum { TIMES = 8 };
 	int64_t lacked = 0, lacks = 0, before;
@@ -360,7 +372,7 @@ static struct err *compile_to_fit(struct pjrt_Client_Compile *a, struct pass_opt
 
 	for (int k = 0; k < TIMES; k++) {
 		struct prog *p = NULL;
-		struct err *e = compile(a->client->rt, po, a->program, &p);
+		struct err *e = compile(a->client->rt, po, dev, a->program, &p);
 		TRY(e && po->parts > 1 ? err_wrap(e, "in %d parts (RONDO_REPRO)", po->ndev) : e);
 		TRY(exec_new(a->client, p, o, a->compile_options, a->compile_options_size, &a->executable));
 		before = k ? lacks : INT64_MAX;
@@ -408,15 +420,15 @@ static struct err *client_compile(void *v)
 	po.ndev = (int)o.partitions * po.parts;
 	int *host = mem_alloc(sizeof *host * (size_t)MAX(po.ndev, 1)), *dev = positions(a->client, &o, po.parts);
 	po.plan = rt_client_plan(a->client->rt, po.ndev, dev, host);
-	free(dev);
 	if (conf_int(CONF_REPRO)) {     /* what is cut, and how, must depend neither on the cores nor on who shares a host */
 		po.plan.cores = 0;
 		po.plan.host = NULL;
 	}
 	po.maker = &pjrt_maker;
 	po.fingerprint = hash_bytes(src->code, src->code_size, (uint64_t)o.partitions);
-	e = compile_to_fit(a, &po, &o);
+	e = compile_to_fit(a, &po, dev, &o);
 	free(host);
+	free(dev);
 	TRY_GOTO(e, e, out);
 	log_line(LOG_INFO, "compiled in %.1f us", (double)(clock_ns() - start) / 1e3);
 out:
@@ -657,7 +669,7 @@ struct err *pjrt_Executable_GetCompiledMemoryStats(struct pjrt_Executable_GetCom
 	arg *= parts;
 	res *= parts;
 	alias *= parts;
-	int64_t peak = rt_exec_arguments(a->executable->x) * parts + res - alias + zone;
+	int64_t peak = rt_exec_peak(a->executable->x) * parts;
 	struct pjrt_Executable_GetCompiledMemoryStats s = {
 		.generated_code_size_in_bytes = code_bytes(p),
 		.argument_size_in_bytes = arg,

@@ -278,6 +278,7 @@ struct prog {
 	uint64_t fingerprint;     /* of the program's source, equal in all processes */
 	uint64_t comm_hash;       /* of its communication commands */
 	struct prog_count launches;
+	int64_t needs;            /* bytes that a launch takes of each device at most, as it was asked on that machine (struct pass_opts); 0: not known */
 };
 
 /* --- live.c: memory of a device, command by command ---------------------------- */

@@ -472,7 +472,8 @@ static void exec_free(void *v)
 	free(x->id);
 	free(x->dev);
 	trace_prog_gone(x->said);
-	prog_free(x->p);
+	if (!x->lent)
+		prog_free(x->p);
 	client_unref(x->c);
 	free(x);
 }
@@ -508,6 +509,44 @@ static struct err *device_lane(struct rt_device *d)
 	return NULL;
 }
 
+/* On which devices, and what that takes of their memory. */
+static struct err *laid_out(struct rt_exec *x, const int *dev)
+{
+	struct rt_client *c = x->c;
+	struct prog *p = x->p;
+
+	x->pos = mem_alloc(sizeof *x->pos * (size_t)MAX(p->ndev, 1));
+	x->id = mem_alloc(sizeof *x->id * (size_t)MAX(p->ndev, 1));
+	x->dev = mem_alloc(sizeof *x->dev * (size_t)MAX(p->ndev, 1));
+	int first = c->dev[0].id, total = c->nplace;
+	for (int i = 0; i < p->ndev; i++) {
+		x->id[i] = dev[i];
+		if (dev[i] < 0 || dev[i] >= total)
+			return ERR(INVALID, "device %d of the assignment does not exist", dev[i]);
+		for (int k = 0; k < i; k++)
+			if (dev[k] == dev[i])
+				return ERR(INVALID, "device %d is assigned twice", dev[i]);
+		if (dev[i] >= first && dev[i] < first + c->ndev) {
+			x->pos[x->nlocal] = i;
+			x->dev[x->nlocal++] = &c->dev[dev[i] - first];
+		}
+	}
+	loans(x);
+	TRY(kernels(x, c->ndev > 1 || c->dev[0].nworker > 0));
+	TRY(buffers(x));
+	for (int64_t r = 0; r < x->nres; r++)
+		if (x->donor[r] < 0 && !x->resmem[r]) {
+			int64_t takes = (int64_t)sym_takes(c->world, (size_t)p->res[r].bytes);
+			x->results += takes;
+			x->rounds += takes - p->res[r].bytes;
+		}
+	for (uint32_t i = 0; i < p->ncoll; i++)
+		TRY(coll_check(p, &p->coll[i]));
+	for (int i = 0; i < x->nlocal && p->ncoll; i++)
+		x->own = MAX(x->own, coll_own(&(struct coll_cx){ x->dev[i]->coll, p, x->id, x->pos[i] }));
+	return NULL;
+}
+
 struct err *rt_exec_new(struct rt_client *c, struct prog *p, const int *dev, struct rt_exec **out)
 {
 	struct mem_undo u, given;
@@ -527,35 +566,7 @@ struct err *rt_exec_new(struct rt_client *c, struct prog *p, const int *dev, str
 	snprintf(name, sizeof name, "program '%.100s', result", p->name ? p->name : "");
 	x->what = intern(name);
 	x->name = intern(p->name ? p->name : "");
-	x->pos = mem_alloc(sizeof *x->pos * (size_t)MAX(p->ndev, 1));
-	x->id = mem_alloc(sizeof *x->id * (size_t)MAX(p->ndev, 1));
-	x->dev = mem_alloc(sizeof *x->dev * (size_t)MAX(p->ndev, 1));
-	int first = c->dev[0].id, total = c->nplace;
-	for (int i = 0; i < p->ndev; i++) {
-		x->id[i] = dev[i];
-		if (dev[i] < 0 || dev[i] >= total) {
-			e = ERR(INVALID, "device %d of the assignment does not exist", dev[i]);
-			goto out;
-		}
-		for (int k = 0; k < i; k++)
-			if (dev[k] == dev[i]) {
-				e = ERR(INVALID, "device %d is assigned twice", dev[i]);
-				goto out;
-			}
-		if (dev[i] >= first && dev[i] < first + c->ndev) {
-			x->pos[x->nlocal] = i;
-			x->dev[x->nlocal++] = &c->dev[dev[i] - first];
-		}
-	}
-	loans(x);
-	TRY_GOTO(e, kernels(x, c->ndev > 1 || c->dev[0].nworker > 0), out);
-	TRY_GOTO(e, buffers(x), out);
-	for (int64_t r = 0; r < x->nres; r++)
-		if (x->donor[r] < 0 && !x->resmem[r]) {
-			int64_t takes = (int64_t)sym_takes(c->world, (size_t)p->res[r].bytes);
-			x->results += takes;
-			x->rounds += takes - p->res[r].bytes;
-		}
+	TRY_GOTO(e, laid_out(x, dev), out);
 	x->custom = mem_alloc(sizeof *x->custom * (size_t)MAX(p->ncustom, 1));
 	for (uint32_t i = 0; i < p->ncustom; i++)
 		TRY_GOTO(e, custom_prepare(&x->room, &p->custom[i], &x->custom[i]), out);
@@ -563,10 +574,6 @@ struct err *rt_exec_new(struct rt_client *c, struct prog *p, const int *dev, str
 	x->launches = (struct spare)SPARE(launch_bytes(x));
 	decode(x);
 	wakes(x);
-	for (uint32_t i = 0; i < p->ncoll; i++)
-		TRY_GOTO(e, coll_check(p, &p->coll[i]), out);
-	for (int i = 0; i < x->nlocal && p->ncoll; i++)
-		x->own = MAX(x->own, coll_own(&(struct coll_cx){ x->dev[i]->coll, p, x->id, x->pos[i] }));
 	for (uint32_t i = 0; i < p->ncustom && x->nlocal; i++)
 		x->calls |= !custom_is_ffi(p->custom[i].target);
 	if (x->calls)
@@ -618,6 +625,32 @@ out:
 		exec_free(x);
 	else
 		*out = x;
+	return e;
+}
+
+int64_t rt_exec_peak(const struct rt_exec *x)
+{
+	int64_t arg, res, shared;
+
+	prog_sizes(x->p, &arg, &res, &shared);
+	return rt_exec_arguments(x) + res - shared + rt_exec_zone(x);
+}
+
+struct err *rt_exec_needs(struct rt_client *c, struct prog *p, const int *dev, int64_t *bytes)
+{
+	struct mem_undo u;
+	struct rt_exec *x = mem_alloc(sizeof *x);
+
+	mem_undo(&u, exec_free, x);
+	client_ref(c);
+	x->c = c;
+	x->p = p;
+	x->lent = true;
+	struct err *e = laid_out(x, dev);
+	if (!e)
+		*bytes = rt_exec_peak(x) + (p->ndata ? (int64_t)sym_takes(c->world, (size_t)p->ndata) : 0);
+	mem_done(&u);
+	exec_free(x);
 	return e;
 }
 

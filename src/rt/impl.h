@@ -414,7 +414,7 @@ struct rt_exec {
 	int64_t results, rounds;      /* bytes that those in device memory without a donor take; of these, beyond what they have */
 	size_t words, work, zone;     /* where loans' words begin in the zone, kernels' scratch (all kernels have it in turn); bytes of all */
 	int64_t own;                  /* bytes that its collectives may take beside that */
-	bool inlined, comm, donates, calls;       /* donates: some parameter is given away; calls: host callbacks */
+	bool inlined, comm, donates, calls, lent;       /* lent: the program, which stays who gave it's; donates: some parameter is given away; calls: host callbacks */
 	int32_t *argbuf, *outbuf;     /* buffer of each parameter and result, -1 if unused */
 	uint32_t nlodger, *lodger;    /* temporaries that lie in results */
 	int32_t *donor, *taker;       /* result -> parameter whose storage it takes, -1; parameter -> result, -1 */

@@ -296,6 +296,10 @@ static void add_sides(struct str *s, const char *what, uint32_t n, const struct 
 			str_add(s, " of ");
 			add_dims(s, a[i].rank, a[i].global_dim);
 		}
+		if (a[i].alias >= 0)
+			str_addf(s, " donated to result %d", a[i].alias);
+		else
+			str_add(s, a[i].alias == -1 ? "" : " donated to no result");
 		str_add(s, "\n");
 	}
 }

@@ -140,6 +140,9 @@ const struct prog *rt_exec_prog(const struct rt_exec *x);
 /* Bytes that a launch takes on each device beside those of its results: values, scratch, what collectives stage, what results are rounded up by. */
 int64_t rt_exec_zone(const struct rt_exec *x);
 int64_t rt_exec_arguments(const struct rt_exec *x);        /* bytes that its arguments take there, each rounded up */
+int64_t rt_exec_peak(const struct rt_exec *x);             /* these and rt_exec_zone, and results: what a launch takes of each device at most */
+/* The same, and constants, of p, before it is loaded there; p is borrowed. */
+struct err *rt_exec_needs(struct rt_client *c, struct prog *p, const int *dev, int64_t *bytes);
 /* By how many bytes arguments, results and temporaries are more than a device may have; 0: they are not. */
 int64_t rt_exec_lacks(const struct rt_exec *x);
 /* EXHAUSTED, with the program, its largest temporaries and what helps, if no launch can have the memory that RONDO_MEMORY says, whatever its arguments are: the same in all

@@ -69,6 +69,60 @@ struct axes axes_join(struct arena *a, struct axes l, struct axes r)
 	return (struct axes){ n, p };
 }
 
+struct axes axes_common(struct arena *a, struct axes x, struct axes y)
+{
+	struct ir_axis_ref *q = ARENA_NEW(a, struct ir_axis_ref, MIN(x.n, y.n) + 1);
+	int n = 0;
+	while (n < x.n && n < y.n && ref_equal(x.p[n], y.p[n])) {
+		q[n] = x.p[n];
+		n++;
+	}
+	if (n < x.n && n < y.n && (ref_begins(x.p[n], y.p[n]) || ref_begins(y.p[n], x.p[n]))) {
+		q[n] = ref_begins(x.p[n], y.p[n]) ? x.p[n] : y.p[n];
+		n++;
+	}
+	return (struct axes){ n, q };
+}
+
+struct axes axes_rest(struct arena *a, struct axes x, struct axes h)
+{
+	struct ir_axis_ref *q = ARENA_NEW(a, struct ir_axis_ref, x.n + 1);
+	int n = 0;
+	for (int i = 0; i < x.n; i++) {
+		if (i < h.n && ref_equal(x.p[i], h.p[i]))
+			continue;
+		q[n] = x.p[i];
+		if (i < h.n) {                               /* the beginning has a major part of it */
+			q[n].pre *= h.p[i].size;
+			q[n].size /= h.p[i].size;
+		}
+		n++;
+	}
+	return (struct axes){ n, q };
+}
+
+bool axes_among(struct axes x, struct axes y)
+{
+	for (int i = 0; i < x.n; i++) {
+		bool one = false;
+		for (int k = 0; k < y.n; k++)
+			one |= ref_equal(x.p[i], y.p[k]);
+		if (!one)
+			return false;
+	}
+	return true;
+}
+
+struct axes axes_but(struct arena *a, struct axes l, struct axes gone)
+{
+	struct ir_axis_ref *q = ARENA_NEW(a, struct ir_axis_ref, l.n + 1);
+	int n = 0;
+	for (int i = 0; i < l.n; i++)
+		if (!axes_among((struct axes){ 1, &l.p[i] }, gone))
+			q[n++] = l.p[i];
+	return (struct axes){ n, q };
+}
+
 /* --- factors -------------------------------------------------------------------- */
 
 /* A dimension of size 32 that is 4 factors of 8 and is cut by x (2), y (8) is cut in the first factor by x and the major half of y,

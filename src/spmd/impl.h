@@ -24,6 +24,11 @@ bool axes_begin(struct axes a, struct axes b);
 struct axes axes_without(struct arena *a, struct axes l, struct axes taken);
 /* l, r behind; references that are neighbours in one axis become one. */
 struct axes axes_join(struct arena *a, struct axes l, struct axes r);
+/* What two lists have in common from the major end; parts of axes at the border are split so that they have the most. */
+struct axes axes_common(struct arena *a, struct axes x, struct axes y);
+struct axes axes_rest(struct arena *a, struct axes x, struct axes h);     /* x behind its beginning h */
+bool axes_among(struct axes x, struct axes y);                            /* is each of x's one of y's? */
+struct axes axes_but(struct arena *a, struct axes l, struct axes gone);   /* l without what of it is in gone */
 
 /* How the dimensions of one tensor of an op are cut, seen on the op's factors. */
 struct factor_axes {
@@ -58,7 +63,7 @@ bool record_cut_by(const struct ir_module *m, ir_shard h, int dim, struct ir_axi
  * dimension, or, of an argument or a result that the compiler chose (border), are parts of axes; 0 if nothing is cut or to be summed. */
 ir_shard shard_settled(struct arena *a, struct ir_module *m, ir_shard h, const struct ir_type_info *t, bool border);
 
-/* --- reshard.c: code that moves a value from one sharding to another -------------------- */
+/* --- the program on its way -------------------------------------------------------------- */
 
 /* For the record: what is emitted now is for o, an op of fn (NULL: none), because of value x of `of`.  If it is known how o is cut: of its n operands
  * the dimension that it cannot be cut along, or -1, how they might lie instead, and the way in which it is cut. */
@@ -72,7 +77,7 @@ struct tried { int n; double ns[2]; const struct axes *f[2]; };
 enum { PART_SPARE = 1 << 20 };
 struct part { struct ir_module *m; struct arena a; int ndev; const struct spmd_maker *maker; const struct plan_on *plan; struct map spread; struct axes apart; uint32_t apart_of; double spare; struct values **values;
               struct spmd_record *rec; struct why why; struct tried tried;
-              int64_t least;     /* bytes of a device's part from which on it comes in one step (reshard.c); 0: as many as are worth it */
+              int64_t least;     /* bytes of a device's part from which on it comes in one step (boxes.c); 0: as many as are worth it */
 };
 
 /* What moves next is value x of fn: an operand or a result of the op in p->why, or, of another function, its parameter or result. */
@@ -90,45 +95,80 @@ struct part_mark { struct ir_mark code; size_t move, comm, value, uneven, way; }
 struct part_mark part_mark(struct part *p, struct ir_b *b);
 void part_go_back(struct part *p, struct ir_b *b, struct part_mark to);
 
+/* --- layout.c: how a value lies ---------------------------------------------------------------- */
+
 ir_type part_type(struct part *p, ir_type t, ir_shard h, enum dtype dt);        /* a device's part of t under h; of element type dt unless that is DT_token */
-/* Who differs along l alone, and on how many hosts the groups of such are at most. */
-struct plan_group part_spread(struct part *p, uint32_t mesh, struct axes l);
 double part_local(struct part *p, ir_type t, ir_shard h);                         /* bytes of that part; sums of narrow floats wait in f32 */
-ir_shard part_shifted(struct part *p, ir_shard h, int rank, int by);             /* h without its first `by` dimensions, or with -by whole ones before: of that rank */
-bool part_equal(struct part *p, ir_shard a, ir_shard b, int rank);              /* does every device hold the same box? */
+bool part_rounds(enum dtype dt, enum redop r);      /* is a sum by r in dt made in f32? */
+enum dtype part_wide(struct part *p, enum dtype dt, ir_shard h);     /* what a value of type dt, which lies as h, has while it is on its way */
 ir_shard part_sum(struct part *p, ir_shard h);      /* the sum over devices that is still to be made: its axes cut the only dimension of a list; 0: none */
 ir_shard part_summed(struct part *p, ir_shard h);   /* h without that sum */
+bool part_equal(struct part *p, ir_shard a, ir_shard b, int rank);              /* does every device hold the same box? */
+bool part_same_order(const struct ir_module *m, uint32_t x, uint32_t y);        /* are devices where they are in meshes x and y alike? */
 struct axes part_axes(struct part *p, ir_shard h, int d);
 ir_shard part_with_sum(struct part *p, ir_shard h, uint32_t mesh, struct axes l, int rank);      /* h of an array of that rank, and a sum over l to be made */
+ir_shard part_shifted(struct part *p, ir_shard h, int rank, int by);             /* h without its first `by` dimensions, or with -by whole ones before: of that rank */
+ir_shard part_finer(struct part *p, ir_shard h, int rank, int d, struct axes l); /* h with dimension d cut by l as well */
 /* How a tensor of an op lies whose factors are cut by f. */
 ir_shard part_shard(struct part *p, const struct ir_axes *x, int tensor, uint32_t mesh, const struct axes *f);
+
+/* --- collective.c: single steps -------------------------------------------------------------- */
+
+ir_val part_by_device(struct part *p, struct ir_b *b, const int32_t *table);     /* the i32 scalar that is table[d] on device d */
+/* The i32 scalar that is, on each device, the number of its block along l times size. */
+ir_val part_offset(struct part *p, struct ir_b *b, uint32_t mesh, struct axes l, int64_t size);
+ir_val part_first(struct part *p, struct ir_b *b, ir_val v, uint32_t mesh, struct axes l, ir_val other);    /* v where the block along l is 0, else other */
+ir_val part_neutral(struct part *p, struct ir_b *b, ir_type t, enum redop r);     /* of type t: elements that change nothing under r */
 ir_group part_group(struct part *p, uint32_t mesh, struct axes l);              /* devices that differ along l alone, in the order of l */
+/* Who differs along l alone, and on how many hosts the groups of such are at most. */
+struct plan_group part_spread(struct part *p, uint32_t mesh, struct axes l);
 /* v of every device, combined over l by r.  Parts of a sum of narrow floats travel and add in f32: it rounds once, as the whole sum would; the
  * result is of type dt. */
 ir_val part_combine(struct part *p, struct ir_b *b, ir_val v, uint32_t mesh, struct axes l, enum redop r, enum dtype dt);
-bool part_rounds(enum dtype dt, enum redop r);      /* is a sum by r in dt made in f32? */
-enum dtype part_wide(struct part *p, enum dtype dt, ir_shard h);     /* what a value of type dt, which lies as h, has while it is on its way */
-/* The i32 scalar that is, on each device, the number of its block along l times size. */
-ir_val part_offset(struct part *p, struct ir_b *b, uint32_t mesh, struct axes l, int64_t size);
-ir_val part_neutral(struct part *p, struct ir_b *b, ir_type t, enum redop r);     /* of type t: elements that change nothing under r */
-ir_val part_first(struct part *p, struct ir_b *b, ir_val v, uint32_t mesh, struct axes l, ir_val other);    /* v where the block along l is 0, else other */
-ir_val part_reshard(struct part *p, struct ir_b *b, ir_val v, ir_shard from, ir_shard to);
-/* The sum that v still is, made, of v's type; dimensions that `to` cuts by axes of the sum are so cut afterwards.  *from: how it lies, then. */
-ir_val part_finish(struct part *p, struct ir_b *b, ir_val v, ir_shard *from, ir_shard to);
-ir_shard part_finished(struct part *p, ir_shard from, ir_shard to, int rank);    /* how it lies, then, of that rank */
-/* Bytes that come to each device on that way, at least, of a value of type t, and how long that takes. */
-struct travel { double bytes, ns; };
-struct travel part_travel(struct part *p, ir_type t, ir_shard from, ir_shard to);
+/* The type of v with num / den times as many elements along d, and den / num times as many along e unless that is -1. */
+ir_type part_resized(struct part *p, struct ir_b *b, ir_val v, int d, int64_t num, int64_t den, int e);
+ir_val part_gather(struct part *p, struct ir_b *b, ir_val v, uint32_t mesh, struct axes l, int d);                     /* all_gather along d */
+ir_val part_exchange(struct part *p, struct ir_b *b, ir_val v, uint32_t mesh, struct axes l, int from, int to);        /* all_to_all: l cuts dimension `to` instead */
+ir_val part_cut(struct part *p, struct ir_b *b, ir_val v, uint32_t mesh, struct axes l, int d);                        /* the device's block along l */
+/* Each device gets the part that it shall hold from one that holds it, itself if it can: dimensions are cut into equally many parts.  Along
+ * the axes of a manual computation around, and of a sum that is still to be made, devices hold no copies of each other. */
+ir_val part_change_places(struct part *p, struct ir_b *b, ir_val v, ir_shard from, ir_shard to, int rank);
 
+/* --- stepwise.c: from one sharding to another in several steps ----------------------------------- */
+
+/* Dimensions that differ, gathered up to where they do, and cut. */
+ir_val part_gather_and_cut(struct part *p, struct ir_b *b, ir_val v, ir_shard from, ir_shard to, uint32_t mesh, int rank);
+ir_val part_stepwise(struct part *p, struct ir_b *b, ir_val v, ir_shard from, ir_shard to, uint32_t mesh, int rank);
+
+/* --- boxes.c: in one step -------------------------------------------------------------------- */
+
+int64_t part_worth(const struct part *p);      /* bytes from which on that is better than several small steps */
 struct piece;
 /* v, of dim[d] elements along d of which each device has its part as `from`, where pieces of it, which do not overlap and lie in it one element
  * after the other, are all of a value of of[d]: each device takes the boxes that it lacks as `to` from where they lie, in one step.  0: of does not
  * divide, no device would get fewer bytes than `less`, nothing moves, or there are too many boxes to be written into the program. */
 ir_val part_boxes(struct part *p, struct ir_b *b, ir_val v, ir_shard from, const int64_t *dim, int npiece, const struct piece *piece, const int64_t *of, ir_shard to, int64_t less);
-int64_t part_worth(const struct part *p);      /* bytes from which on that is better than several small steps */
+/* What is long enough goes in one step, where several would write it several times, or in short rows.  Of what several devices of a host
+ * want of others, each gets a part, which they gather.  0: it is not worth it, nothing moves, or there are too many boxes to be written into the
+ * program. */
+ir_val part_in_boxes(struct part *p, struct ir_b *b, ir_val v, ir_shard from, ir_shard to, int rank);
 
-/* The i32 scalar that is table[d] on device d. */
-ir_val part_by_device(struct part *p, struct ir_b *b, const int32_t *table);
+/* --- sum.c: sums over devices ---------------------------------------------------------------- */
+
+/* To parts of a sum over `sum`: what is cut by axes of it becomes such parts where it is, without moving; *left: the others. */
+ir_val part_embedded(struct part *p, struct ir_b *b, ir_val v, ir_shard *from, ir_shard to, uint32_t mesh, struct axes sum, struct axes *left);
+/* The axes of sum that dimension d of what lies as `from` is cut by while the sum is made, because `to` is. */
+struct axes part_scattered(struct part *p, ir_shard from, ir_shard to, int d, struct axes sum);
+/* The sum that v still is, made, of v's type; dimensions that `to` cuts by axes of the sum are so cut afterwards.  *from: how it lies, then. */
+ir_val part_finish(struct part *p, struct ir_b *b, ir_val v, ir_shard *from, ir_shard to);
+ir_shard part_finished(struct part *p, ir_shard from, ir_shard to, int rank);    /* how it lies, then, of that rank */
+
+/* --- reshard.c, travel.c ------------------------------------------------------------------------- */
+
+ir_val part_reshard(struct part *p, struct ir_b *b, ir_val v, ir_shard from, ir_shard to);
+/* Bytes that come to each device on that way, at least, of a value of type t, and how long that takes. */
+struct travel { double bytes, ns; };
+struct travel part_travel(struct part *p, ir_type t, ir_shard from, ir_shard to);
 
 /* --- halo.c: what a device has not, from those that have it --------------------------------- */
 

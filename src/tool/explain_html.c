@@ -146,8 +146,8 @@ static void drawing(struct str *s, const struct pass_account *a)
 static void memory(struct str *s, const struct pass_account *a)
 {
 	str_add(s, "<h3>memory of a device: ");
-	pass_add_bytes(s, (double)pass_account_bytes(a));
-	str_add(s, " at most</h3>\n<p>");
+	pass_add_needs(s, a);
+	str_add(s, "</h3>\n<p>");
 	pass_add_memory(s, a);
 	str_addf(s, ". Below, over the %lld commands of the program, those of a loop once: grey arguments and results, blue temporaries, red where they are most, dashed what is laid out.</p>\n", (long long)a->live.ncmd);
 	drawing(s, a);

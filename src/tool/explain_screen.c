@@ -147,7 +147,7 @@ static void program(const struct explained *x, int lines, int columns)
 	if (a->guessed)
 		line(columns, INK_END, "a loop turns until a condition holds: %d turns are assumed", IR_TURNS);
 	u.n = 0;
-	str_add(&u, "memory: ");
+	str_add(&u, a->p->needs ? "memory: " : "memory: at least ");
 	pass_add_bytes(&u, (double)pass_account_bytes(a));
 	str_add(&u, "; arguments ");
 	pass_add_bytes(&u, (double)a->arg);
@@ -157,6 +157,10 @@ static void program(const struct explained *x, int lines, int columns)
 	}
 	str_add(&u, ", temporary ");
 	pass_add_bytes(&u, (double)a->p->zone);
+	if (a->p->needs) {
+		str_add(&u, ", work ");
+		pass_add_bytes(&u, (double)(pass_account_bytes(a) - pass_account_said(a)));
+	}
 	line(columns, INK_HEAD, "%s", u.p);
 	if (a->live.nlike)
 		peak(a, columns);

@@ -151,6 +151,35 @@ def test_page(ran):
         assert (size, what) in held
 
 
+NEEDS = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+mesh = Mesh(np.array(jax.devices()).reshape(-1, 2), ("x", "y"))
+def put(shape, *spec):
+    return jax.device_put(np.ones(shape, np.float32), NamedSharding(mesh, P(*spec)))
+f, args, donated = {}
+jax.block_until_ready(jax.jit(f, donate_argnums=donated)(*args))
+print("peak", max(d.memory_stats()["peak_bytes_in_use"] for d in jax.devices()))
+"""
+
+
+@pytest.mark.parametrize("program", [
+    "jax.value_and_grad(lambda h, w: jax.nn.logsumexp(h @ w, -1).mean(), (0, 1)), [put((2048, 256), 'x'), put((256, 4096))], ()",
+    "jax.shard_map(lambda x: jax.lax.psum(x, ('x', 'y')), mesh=mesh, in_specs=P(), out_specs=P(), check_vma=False), [put((1024, 1024))], ()",
+    "lambda x, y: (x + 1, jnp.sort(y, 0)), [put((512, 1024), 'x'), put((1024, 128), None, 'y')], 0",
+    "lambda x: jnp.abs(jnp.fft.fft(x)), [put((64, 4096), 'x')], ()",
+    "lambda x: x + np.arange(1 << 18, dtype=np.float32) ** 2, [put((1 << 18,), 'x')], ()",
+], ids=["products", "sum", "donated", "fft", "constant"])
+def test_needs(program, rondo, tmp_path):
+    """What a launch takes of a device is no more than what is said, and that is not much more."""
+    (tmp_path / "x.py").write_text(NEEDS.format(program))
+    r = subprocess.run([sys.executable, "x.py"], env=os.environ | {"RONDO_EXPLAIN": "./said", "RONDO_DEVICES": "8"}, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert r.returncode == 0, r.stderr
+    said = max(float(n) * {"B": 1, "KB": 1e3, "MB": 1e6}[unit] for n, unit in re.findall(r"^memory of a device: ([\d.]+) (\S+) at most$", (tmp_path / "said").read_text(), re.M))
+    peak = int(re.search(r"^peak (\d+)$", r.stdout, re.M)[1])
+    assert said * .9 < peak < said + .05 * 10 ** ((len(str(int(said))) - 1) // 3 * 3), (peak, said)      # said to a tenth of its unit
+
+
 def test_colours(ran):
     rondo, where, _ = ran
 

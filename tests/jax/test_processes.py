@@ -690,7 +690,8 @@ def test_one_mesh_in_two_orders(what, processes, devices, tmp_path):
 
 @pytest.mark.only_rondo("jaxlib's own clients do otherwise")
 @pytest.mark.many
-@pytest.mark.parametrize("what, words", [("sides", r"in argument 0: here f32\[(1,2|2,1)\] of \[2,2\], there f32\[(1,2|2,1)\] of \[2,2\]"), ("constant", "nor in arguments and results: in constants, or")])
+@pytest.mark.parametrize("what, words", [("sides", r"in argument 0: here f32\[(1,2|2,1)\] of \[2,2\], there f32\[(1,2|2,1)\] of \[2,2\]"), ("constant", "nor in arguments and results: in constants, or"),
+                                         ("donated", r"in argument 0: here f32\[1,2\] of \[2,2\](, there f32\[1,2\] of \[2,2\] donated to result 0| donated to result 0, there f32\[1,2\] of \[2,2\])\)")])
 def test_programs_that_communicate_alike(what, words, tmp_path):
     text = "".join(t for _, t, _ in run(2, 1, "faults", what, 1, tmp_path / "none"))
     assert re.search(f"devices have diverged.*which differs from this device's, though not in what is communicated, {words}", text), text

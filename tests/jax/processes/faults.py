@@ -148,6 +148,9 @@ try:
     elif what in ("sides", "constant"):           # what is communicated is the same
         x = spread(np.ones((N, N), np.float32), spec=P("x") if what == "constant" or ME != victim else P(None, "x"))
         jax.jit(lambda x: x.sum() * (2 if what == "constant" and ME == victim else 3))(x).block_until_ready()
+    elif what == "donated":
+        x = spread(np.ones((N, N), np.float32), spec=P("x"))
+        jax.jit(lambda x: x + x.sum(), donate_argnums=0 if ME == victim else ())(x).block_until_ready()
     elif what == "decided":           # who is asked how an operation is cut answers otherwise in one process
         from jax.experimental.custom_partitioning import custom_partitioning
         total = custom_partitioning(lambda a: a.sum(0))
@@ -162,4 +165,4 @@ except Exception as e:  # noqa: BLE001
     if what in ("permute", "sum", "compile", "blocks"):
         with open(file) as t:
             began = float(t.read())
-    print(f"after {time.time() - began if what not in ('swapped', 'leave', 'viewed', 'diverged', 'pairs', 'order', 'order_pairs', 'sides', 'constant', 'decided') else 0:.3f} s: {type(e).__name__}: {e}", flush=True)
+    print(f"after {time.time() - began if what not in ('swapped', 'leave', 'viewed', 'diverged', 'pairs', 'order', 'order_pairs', 'sides', 'constant', 'donated', 'decided') else 0:.3f} s: {type(e).__name__}: {e}", flush=True)
