@@ -310,10 +310,25 @@ static ir_shard still_as(struct part *p, const struct view *x, const struct sour
 	return cut_as(p, 0, x->rank, mesh, l);
 }
 
+/* Are elements of view x, of one value, where that lies if there are more behind the last one? */
+static bool in_front(struct part *p, const struct view *x)
+{
+	const struct source *q = &x->source[x->piece[0].source];
+	if (x->npiece > 1 || q->fill)
+		return false;
+	for (int d = 0; d < x->rank; d++) {
+		const struct run *r = &x->piece[0].run[d];
+		if (r->from || r->by != 1 || divisible(x->dim[d], ir_shard_parts(p->m, q->sh, d)) != q->dim[d])
+			return false;
+	}
+	return true;
+}
+
 /* v, where it is wanted: in one step, if that is less than what is gathered else: v itself, made in parts with more elements behind the last
  * one, if that is there or much less than what it is made of, or that, if it is one value, of which v is cut out. */
 static bool gathered(struct part *p, struct scope *s, ir_val v)
 {
+	enum { FEW = 256 };
 	const struct ir_type_info *t = scope_type(p, s, v);
 	const struct view *x = s->view[v];
 	enum dtype dt = t->dtype;
@@ -341,9 +356,14 @@ static bool gathered(struct part *p, struct scope *s, ir_val v)
 		all.ns += of.ns;
 		all.bytes += of.bytes;
 	}
-	struct travel after = part_travel(p, ir_tensor(p->m, dt, rank, dim), cut, to);
+	ir_type longer = ir_tensor(p->m, dt, rank, dim);
+	struct travel after = part_travel(p, longer, cut, to);
 	double bytes = parts ? MIN(all.bytes, after.bytes) : all.bytes;
-	ir_val y = bytes >= (double)part_worth(p) ? view_boxes(p, &s->b, x, to, (int64_t)bytes) : 0;
+	if (bytes < (double)part_worth(p)) {     /* of what is short, not of numbers; much less than one step brings, or as much as several */
+		double first = parts && !in_front(p, x) ? part_local(p, longer, cut) : -bytes / 4;
+		bytes = bytes < FEW ? 0 : MIN(all.bytes, bytes + first) + 1;
+	}
+	ir_val y = view_boxes(p, &s->b, x, to, (int64_t)bytes);
 	if (y) {
 		scope_give(p, s, v, y, to);
 		return true;
@@ -672,6 +692,72 @@ static bool with_more(struct part *p, struct scope *s, const struct ir_op *o)
 	return is_longer(p, s, o, &g);
 }
 
+/* Is dimension d of reduction o's operand gone in its result? */
+static bool reduced(const struct scope *s, const struct ir_op *o, int d)
+{
+	int n;
+	const int64_t *dims = ir_attrs(s->from, o, AT_dims, &n);
+	while (n-- > 0)
+		if (dims[n] == d)
+			return true;
+	return false;
+}
+
+/* A reduction along all dimensions that its operand moves along, which nothing but such reads: each device reduces what it has, where that lies.  Not if
+ * more would travel to make one of the results than to bring the operand. */
+static bool where_it_lies(struct part *p, struct scope *s, const struct ir_op *o)
+{
+	ir_val v = o->kind == IR_reduce ? ir_in(s->from, o, 0) : 0;
+	const struct view *x = !v || s->map[v] ? NULL : s->view[v];
+	enum redop r = x ? sum_of(s, o) : RED_fn;
+	if (!x || redop_elem[r] == ELEM_COUNT || in_front(p, x) || 2 * scope_type(p, s, o->out)->bytes > scope_type(p, s, v)->bytes)
+		return false;
+	uint32_t readers = 0;
+	for (uint32_t u = ir_use_first(s->from, v); u; u = ir_use_next(s->from, u), readers++)
+		if (s->from->op.p[ir_use_op(s->from, u)].kind != IR_reduce)
+			return false;
+	for (int d = 0; d < x->rank; d++)
+		if (view_moved_along(x, d) && !reduced(s, o, d))
+			return false;
+	if (readers < s->from->val.p[v].nuse)
+		return false;
+	ir_shard h;
+	struct axes l;
+	struct part_mark at = part_mark(p, &s->b);
+	enum dtype dt = (enum dtype)scope_type(p, s, v)->dtype;
+	ir_val none = part_neutral(p, &s->b, ir_scalar(p->m, dt), r), y = view_some(p, &s->b, x, none, &h, &l);
+	if (!y || !l.n) {
+		part_go_back(p, &s->b, at);
+		return false;
+	}
+	moved_need(p, s, ir_in(s->from, o, 1));
+	const struct ir_axes *q = part_op_axes(p, &s->v, o);
+	uint32_t mesh = p->m->shard.p[x->source[x->piece[0].source].sh].mesh;
+	struct factor_axes *seen = ARENA_NEW(&p->a, struct factor_axes, q->nfactor + 1);
+	struct axes *f = ARENA_NEW(&p->a, struct axes, q->nfactor + 1);
+	factors_of(&p->a, p->m, q, 0, h, seen);
+	for (int i = 0; i < q->nfactor; i++)
+		f[i] = seen[i].axes;
+	ir_shard to = part_shard(p, q, q->nin, mesh, f);
+	l = axes_join(&p->a, l, part_sums(p, q, 0, f));
+	ir_val in[2] = { y, scope_fetch(p, s, ir_in(s->from, o, 1), 0) };
+	s->b.loc = o->loc;
+	record_about(p, s->from, o->out);
+	if (!part_leaves(p, s->from, o)) {
+		y = part_reduce(p, &s->b, s->from, o, mesh, l, in, part_type(p, s->from->val.p[o->out].type, to, DT_token));
+	} else {
+		uint32_t n;
+		const int64_t *w = ir_attr_copy(&p->a, s->from, o, &n);
+		enum dtype wide = part_rounds(dt, r) ? DT_f32 : dt;
+		for (int i = 0; i < 2; i++)
+			in[i] = ir_convert(&s->b, in[i], wide);
+		y = ir_emit(&s->b, IR_reduce, 2, in, part_type(p, s->from->val.p[o->out].type, to, wide), w, n);
+		to = part_with_sum(p, to, mesh, l, scope_type(p, s, o->out)->rank);
+	}
+	scope_give(p, s, o->out, y, to);
+	return true;
+}
+
 /* --- windows into which a dimension does not divide -------------------------------------------- */
 
 /* Along one dimension of the operand: its axes, if it does not divide, and the extents of operand, kernel (0: as it is), what is scattered and result
@@ -848,4 +934,4 @@ static bool turned(struct part *p, struct scope *s, const struct ir_op *o)
 	return true;
 }
 
-bool moved_op(struct part *p, struct scope *s, const struct ir_op *o) { return waits(p, s, o) || in_place(p, s, o) || turned(p, s, o) || with_more(p, s, o) || windows(p, s, o); }
+bool moved_op(struct part *p, struct scope *s, const struct ir_op *o) { return waits(p, s, o) || in_place(p, s, o) || turned(p, s, o) || where_it_lies(p, s, o) || with_more(p, s, o) || windows(p, s, o); }

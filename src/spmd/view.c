@@ -577,3 +577,31 @@ ir_val view_cut_out(struct part *p, struct ir_b *b, const struct view *v, ir_sha
 			x = along(p, b, x, d, r[d], v->dim[d], 0);
 	return x;
 }
+
+ir_val view_some(struct part *p, struct ir_b *b, const struct view *v, ir_val none, ir_shard *lies, struct axes *l)
+{
+	const struct source *q = &v->source[v->piece[0].source];
+	const struct run *r = v->piece[0].run;
+	struct ir_shard_info n = { .mesh = p->m->shard.p[q->sh].mesh, .rank = v->rank };
+	if (v->npiece > 1 || q->fill)
+		return 0;
+	ir_val x = q->v;
+	*l = (struct axes){0};
+	n.dim = ARENA_NEW(&p->a, struct ir_dim_shard, v->rank + 1);
+	for (int d = 0; d < v->rank; d++) {
+		struct axes cut = part_axes(p, q->sh, d);
+		if (!covers(&r[d], v->dim[d]))
+			return 0;
+		if (!view_moved_along(v, d)) {
+			n.dim[d] = (struct ir_dim_shard){ .naxis = cut.n, .axis = (struct ir_axis_ref *)cut.p };
+		} else if (!cut.n) {
+			x = along(p, b, x, d, r[d], v->dim[d], 0);
+		} else {
+			x = halo_some(p, b, x, n.mesh, cut, d, &r[d], none);
+			*l = axes_join(&p->a, *l, cut);
+		}
+	}
+	ir_shard h = ir_shard_add(p->m, &n);
+	*lies = ir_shard_replicated(p->m, h) ? 0 : h;
+	return x;
+}

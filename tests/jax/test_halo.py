@@ -572,6 +572,25 @@ def test_rows():
         check(f, [w], [("x", None, "y")], mesh(2, 2))
 
 
+READ_BY_ALL = {                                  # and rows of a device's bytes, at most
+    "last token": (lambda x: x[-1] @ x.T, 1), "class token": (lambda x: x @ x[0], 1), "boundary": (lambda x: x - x[0], 1), "rows": (lambda x: x * x[-2:].prod(0), 2), "over a border": (lambda x: x[8:11], 4),
+    "edges": (lambda x: x + jnp.vstack([x[:2], x[-2:]]).max(0), 4), "padded": (lambda x: x * jnp.pad(x[5:6], ((1, 1), (0, 0)))[1], 1), "gradient": (jax.grad(lambda x: ((x - x[3]) ** 2).sum()), 3),
+    "mean": (lambda x: x - x[:1].mean(), .04), "row's mean": (lambda x: x - x[7].mean(), .04), "scaled": (lambda x: x / (1 + abs(x[-1].max())), .04), "least": (lambda x: (x[3:].min(), x[:-5:].prod(), x[2:20:3].sum(), x[22:5:-1].max()), .2),
+    "sums": (lambda x: (x[5:].sum(0)[:3], x[::-1][1:22].sum((0, 1)), x[2:].max()), .2), "begins with something": (lambda x: lax.reduce(x[3:9], np.float32(3), lax.add, (0, 1)) + lax.reduce(x[3:9], np.float32(3), lax.max, (0, 1)), .1),
+}
+
+
+@pytest.mark.parametrize("m,spec", [(mesh(2), ("x",)), (mesh(3), ("x",)), (mesh(4), ("x",)), (mesh(2, 2), (("y", "x"),)), (mesh(2, 2), ("x", "y"))], ids=str)
+@pytest.mark.parametrize("name", READ_BY_ALL)
+def test_rows_that_all_read(name, m, spec):
+    """Of few rows that all devices read, those come, and nothing else; of a sum or the greatest of them, each device's part."""
+    f, rows = READ_BY_ALL[name]
+    x = whole(24, 96) / 2
+    check(f, [x if name != "least" else np.where(abs(x) < 1, 1, np.sign(x)).astype(np.float32)], [spec], m, rtol=1e-5)
+    if jax.default_backend() == "rondo" and spec != ("x", "y"):
+        assert moved(f, [x], [spec], m, () if name == "over a border" else None)[0] <= rows * 96 * 4
+
+
 # --- windows that do not divide --------------------------------------------------------------------------------------------------
 
 LONGER = {
