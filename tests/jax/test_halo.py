@@ -591,6 +591,48 @@ def test_rows_that_all_read(name, m, spec):
         assert moved(f, [x], [spec], m, () if name == "over a border" else None)[0] <= rows * 96 * 4
 
 
+def extremes(x, d):
+    k = min(3, x.shape[d] - 2)
+    top = [lax.top_k(jnp.moveaxis(y, d, -1), k) for y in (lax.slice_in_dim(x, 1, None, axis=d), jnp.flip(x, d)[(slice(None),) * d + (slice(0, -1),)])]
+    places = [f(y, d) for f in (jnp.argmax, jnp.argmin) for y in (lax.slice_in_dim(x, 1, None, axis=d), lax.slice_in_dim(x, 0, x.shape[d] - 1, axis=d))]
+    return top, places, jnp.argmax(x[1:-2]), jnp.argmin(jnp.concatenate([x[3:], x[:1]]), d)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32, np.uint8, np.bool_, jnp.bfloat16])
+@pytest.mark.parametrize("m,spec", [(mesh(2), ("x",)), (mesh(3), ("x",)), (mesh(4), (None, "x")), (mesh(2, 2), ("x", "y")), (mesh(2, 2), (("y", "x"),))], ids=str)
+def test_extremes_where_it_does_not_divide(m, spec, dtype):
+    """Those of a device's elements, with what is behind the last ones none of them: equal ones, the least of the type, NaN of either sign."""
+    x = whole(12, 24)
+    kinds = [x, np.zeros_like(x), np.minimum(x, -5)]
+    if dtype == np.float32:
+        kinds += [np.full_like(x, -np.inf), np.full_like(x, np.inf), np.where(x > 5, np.nan, x), np.copysign(np.full_like(x, np.nan), -1), np.where(x > 5, -np.inf, np.copysign(np.nan, -1)).astype(x.dtype)]
+    elif dtype == np.int32:
+        kinds += [np.full(x.shape, np.iinfo(dtype).min), np.full(x.shape, np.iinfo(dtype).max)]
+    for y in kinds:
+        for d in (0, 1):
+            check(lambda x, d=d: extremes(x, d), [y.astype(dtype)], [spec], m)
+
+
+@pytest.mark.parametrize("n", MESHES)
+def test_reductions_by_functions_where_it_does_not_divide(n):
+    m, x = mesh(n), whole(24, 8) / 4
+
+    def f(x):
+        pair = lax.reduce((x[1:], x[1:] * 2), (np.float32(0), np.float32(0)), lambda a, b: (a[0] + b[0], jnp.maximum(a[1], b[1])), (0,))
+        return pair, lax.reduce((x[:-3], lax.iota(np.int32, 21 * 8).reshape(21, 8)), (np.float32(-np.inf), np.int32(0)), lambda a, b: (jnp.maximum(a[0], b[0]), a[1] + b[1]), (0,))
+    check(f, [x], [("x",)], m)
+
+
+@pytest.mark.only_rondo("Rondo's collectives")
+@pytest.mark.parametrize("n", MESHES)
+def test_bytes_of_extremes(n):
+    x, v, m = np.zeros((1200, 600), np.float32), np.zeros(1 << 16, np.float32), mesh(n)
+    for f in (lambda x: jnp.argmax(x[3:], 0), lambda x: jnp.argmin(x[:-5], 0), lambda x: jnp.argmax(jnp.diff(x, axis=0), 0)):
+        assert moved(f, [x], [("x",)], m, ())[0] <= (2 * (n - 1) + 5) * x[0].nbytes
+    for f in (lambda v: jnp.argmax(jnp.diff(v)), lambda v: jnp.argmin(v[7:]), lambda v: lax.top_k(v[3:], 5), lambda v: lax.top_k(jnp.abs(jnp.diff(v[:-100])), 3)[1]):
+        assert moved(f, [v[:(1 << 16) // n * n]], [("x",)], m, ())[0] <= 1 << 10
+
+
 # --- windows that do not divide --------------------------------------------------------------------------------------------------
 
 LONGER = {
