@@ -545,6 +545,19 @@ def test_few_of_a_long_one(spec):
         assert jax.default_backend() != "rondo" or moved(f, [x], [spec], m)[0] <= 4 << 10
 
 
+ENDS = {"both": lambda x: jnp.vstack([x[:2], x[-2:]]), "beside": lambda x: jnp.concatenate([x[:4], x[-4:]], 1), "of two": lambda x: jnp.concatenate([x[-2:], (x * 2)[:2]]), "three": lambda x: jnp.concatenate([x[900:902], x[:1], x[5:6]])}
+
+
+@pytest.mark.parametrize("spec", [(("x", "y"),), (("y", "x"),)], ids=str)
+@pytest.mark.parametrize("name", ENDS)
+def test_ends_of_a_long_one(name, spec):
+    """What is put together of its ends is, and nothing between them is brought."""
+    x, m = whole(1024, 256), mesh(2, 2)
+    for out in (None, ("x",), ()):
+        check(ENDS[name], [x], [spec], m, out)
+        assert jax.default_backend() != "rondo" or moved(ENDS[name], [x], [spec], m, out)[0] <= (12 if name == "beside" else 8) * x[0].nbytes
+
+
 @pytest.mark.only_rondo("Rondo's collectives")
 def test_bytes_of_loops_over_rows():
     """Rows that are spread over devices are cut along the dimension that has least sent in the turns."""
