@@ -305,6 +305,28 @@ ir_val rw_reduce_of_one(struct rewrite *r, const struct ir_op *o, const ir_val *
 	return ir_bin(&r->b, e, start, ir_reshape(&r->b, in[0], t->rank, t->dim));
 }
 
+ir_val rw_reduce_of_row(struct rewrite *r, const struct ir_op *o, const ir_val *in)
+{
+	const struct ir_op *v = ir_def(r->b.fn, in[0]), *x = v && v->kind == IR_reshape ? ir_def(r->b.fn, ir_in(r->b.fn, v, 0)) : NULL;
+	if (!x || x->kind != IR_slice || o->nout != 1 || redop_elem[ir_attr(r->from, o, AT_redop)] == ELEM_COUNT)
+		return 0;
+	const struct ir_type_info *of = type_of(r, x->out), *t = type_of(r, in[0]);
+	int n, k = 0, e = 0;
+	const int64_t *dims = ir_attrs(r->from, o, AT_dims, &n);
+	int64_t all[IR_MAX_RANK];
+	for (int d = 0; d < of->rank; d++) {
+		bool row = e == t->rank || of->dim[d] != t->dim[e], gone = row;
+		if (row && of->dim[d] != 1)
+			return 0;
+		for (int i = 0; i < n && !row; i++)
+			gone |= dims[i] == e;
+		if (gone)
+			all[k++] = d;
+		e += !row;
+	}
+	return e < t->rank ? 0 : ir_reduce1(&r->b, (enum redop)ir_attr(r->from, o, AT_redop), x->out, in[1], k, all);
+}
+
 /* Under explicit axes JAX puts one behind every op, counters and indices of loops too. */
 ir_val rw_placed_number(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 {

@@ -313,6 +313,35 @@ ir_val halo_own(struct part *p, struct ir_b *b, ir_val v, uint32_t mesh, struct 
 	return one ? part_of(b, v, d, start[0], n, 1) : taken(p, b, v, d, by_block(p, b, mesh, l, start), n);
 }
 
+ir_val halo_some(struct part *p, struct ir_b *b, ir_val v, uint32_t mesh, struct axes l, int d, const struct run *run, ir_val none)
+{
+	int64_t parts = axes_size(l), part = ir_vtype(p->m, b->fn, v)->dim[d], by = run->by < 0 ? -run->by : MAX(run->by, 1), low = MIN(run->from, run->from + run->by * (run->n - 1)), span = 1;
+	int64_t *at = ARENA_NEW(&p->a, int64_t, parts), *from = ARENA_NEW(&p->a, int64_t, parts), *to = ARENA_NEW(&p->a, int64_t, parts);
+	bool all = true;
+	for (int64_t r = 0; r < parts; r++) {
+		int64_t first = MAX(0, up(r * part - low, by)), n = MAX(0, MIN(run->n, up((r + 1) * part - low, by)) - first);
+		at[r] = n ? low + by * first - r * part : 0;
+		to[r] = n ? (n - 1) * by + 1 : 0;
+		all &= to[r] == to[0];
+		span = MAX(span, to[r]);
+	}
+	if (all)
+		return part_of(b, halo_own(p, b, v, mesh, l, d, at, span), d, 0, (span - 1) / by + 1, by);
+	for (int64_t r = 0; r < parts; r++) {            /* those with fewer: where as many are */
+		from[r] = MAX(0, at[r] + span - part);
+		at[r] -= from[r];
+		to[r] += from[r];
+	}
+	v = halo_own(p, b, v, mesh, l, d, at, span);
+	ir_type t = b->fn->val.p[v].type, t32 = ir_tensor(p->m, DT_i32, ir_type_of(p->m, t)->rank, ir_type_of(p->m, t)->dim);
+	ir_val first = ir_splat_of(b, by_block(p, b, mesh, l, from), t32), end = ir_splat_of(b, by_block(p, b, mesh, l, to), t32), place = ir_iota(b, t32, d);
+	ir_val far = ir_bin(b, ELEM_subtract, place, first), zero = ir_const_i(b, t32, 0);
+	ir_val behind = ir_bin(b, ELEM_compare_ge, far, zero), before = ir_bin(b, ELEM_compare_lt, place, end), in = ir_bin(b, ELEM_and, behind, before);
+	if (by > 1)
+		in = ir_bin(b, ELEM_and, in, ir_bin(b, ELEM_compare_eq, ir_bin(b, ELEM_remainder, far, ir_const_i(b, t32, by)), zero));
+	return ir_select(b, in, v, ir_splat_of(b, none, t));
+}
+
 /* What the devices that take part have of a round, as it comes to them. */
 static ir_val brought(struct part *p, struct ir_b *b, const struct halo *h, const struct round *q, ir_val like)
 {

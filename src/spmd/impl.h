@@ -186,6 +186,9 @@ int64_t halo_gathered(const struct halo *h);    /* and if the sources that are c
 ir_val halo_emit(struct part *p, struct ir_b *b, const struct halo *h);
 /* Elements start[r] .. start[r] + n of v along d on the devices of block r. */
 ir_val halo_own(struct part *p, struct ir_b *b, ir_val v, uint32_t mesh, struct axes l, int d, const int64_t *start, int64_t n);
+/* Those of a run of v, of which each device has its part, cut by l, that are in its part, in any order; where they are fewer than others have, `none`, a
+ * scalar, is among them. */
+ir_val halo_some(struct part *p, struct ir_b *b, ir_val v, uint32_t mesh, struct axes l, int d, const struct run *run, ir_val none);
 /* Of a strip with a step, only its elements: they belong at low, low + step, .. with `high` behind the last one.  0: not on all devices alike. */
 ir_val halo_emit_dense(struct part *p, struct ir_b *b, const struct halo *h, int64_t *low, int64_t *high);
 
@@ -212,6 +215,9 @@ ir_val view_boxes(struct part *p, struct ir_b *b, const struct view *v, ir_shard
 bool view_moved_along(const struct view *v, int d);         /* are elements of v elsewhere along d than in what it is made of? */
 /* It, of one source, which comes as `to`, whole along the dimensions that it moves along.  0: it has others. */
 ir_val view_cut_out(struct part *p, struct ir_b *b, const struct view *v, ir_shard to);
+/* What each device has of it, in any order along the dimensions that it moves along, `none` where others have more; *lies: how it would lie if these
+ * were whole, *l: the axes that cut them.  0: it is not elements of one value alone. */
+ir_val view_some(struct part *p, struct ir_b *b, const struct view *v, ir_val none, ir_shard *lies, struct axes *l);
 
 /* --- why.c: for the record ----------------------------------------------------------------- */
 
@@ -302,6 +308,8 @@ struct err *part_inspect(struct part *p, const struct ir_fn *fn, const struct ir
 bool part_counts(const struct part *p, const struct ir_fn *fn, ir_val v, ir_shard h);
 /* Can each device do its part of o along factor f on its own parts of the operands? */
 bool part_can(struct part *p, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, int f);
+/* Reduction o of parts in[0], whose result is of type t on each device, made one over `sums`, with the initial value taken in once. */
+ir_val part_reduce(struct part *p, struct ir_b *b, const struct ir_fn *fn, const struct ir_op *o, uint32_t mesh, struct axes sums, const ir_val *in, ir_type t);
 /* May sums be made later, where their values are wanted?  A maximum, or a sum that begins with something, may not. */
 bool part_leaves(struct part *p, const struct ir_fn *fn, const struct ir_op *o);
 /* Attributes w of slice o, whose result's part is of type t where it lies as h, with the extents of that along dimensions that are cut. */

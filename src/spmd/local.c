@@ -101,7 +101,7 @@ static bool idempotent(enum redop r) { return r == RED_max || r == RED_min || r 
 
 /* A reduction along cut dimensions.  An initial value that may be taken in as often as there are devices is; else it is once, after the
  * parts are combined. */
-static ir_val reduce(struct part *p, struct ir_b *b, const struct ir_fn *fn, const struct ir_op *o, uint32_t mesh, struct axes sums, const ir_val *in, ir_type rt)
+ir_val part_reduce(struct part *p, struct ir_b *b, const struct ir_fn *fn, const struct ir_op *o, uint32_t mesh, struct axes sums, const ir_val *in, ir_type rt)
 {
 	enum redop r = (enum redop)ir_attr(fn, o, AT_redop);
 	const struct ir_type_info *t = ir_type_of(p->m, rt);
@@ -223,7 +223,7 @@ bool part_emit(struct part *p, struct ir_b *b, const struct ir_fn *fn, const str
 	if (along_emit(p, b, fn, o, x, mesh, f, in, t, out))
 		return false;
 	if (sums.n && !left && o->kind == IR_reduce) {
-		out[0] = reduce(p, b, fn, o, mesh, sums, in, t[0]);
+		out[0] = part_reduce(p, b, fn, o, mesh, sums, in, t[0]);
 		return false;
 	}
 	switch ((enum ir_kind)o->kind) {         /* attributes that are extents */

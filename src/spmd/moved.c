@@ -310,10 +310,25 @@ static ir_shard still_as(struct part *p, const struct view *x, const struct sour
 	return cut_as(p, 0, x->rank, mesh, l);
 }
 
+/* Are elements of view x, of one value, where that lies if there are more behind the last one? */
+static bool in_front(struct part *p, const struct view *x)
+{
+	const struct source *q = &x->source[x->piece[0].source];
+	if (x->npiece > 1 || q->fill)
+		return false;
+	for (int d = 0; d < x->rank; d++) {
+		const struct run *r = &x->piece[0].run[d];
+		if (r->from || r->by != 1 || divisible(x->dim[d], ir_shard_parts(p->m, q->sh, d)) != q->dim[d])
+			return false;
+	}
+	return true;
+}
+
 /* v, where it is wanted: in one step, if that is less than what is gathered else: v itself, made in parts with more elements behind the last
  * one, if that is there or much less than what it is made of, or that, if it is one value, of which v is cut out. */
 static bool gathered(struct part *p, struct scope *s, ir_val v)
 {
+	enum { FEW = 256 };
 	const struct ir_type_info *t = scope_type(p, s, v);
 	const struct view *x = s->view[v];
 	enum dtype dt = t->dtype;
@@ -341,9 +356,14 @@ static bool gathered(struct part *p, struct scope *s, ir_val v)
 		all.ns += of.ns;
 		all.bytes += of.bytes;
 	}
-	struct travel after = part_travel(p, ir_tensor(p->m, dt, rank, dim), cut, to);
+	ir_type longer = ir_tensor(p->m, dt, rank, dim);
+	struct travel after = part_travel(p, longer, cut, to);
 	double bytes = parts ? MIN(all.bytes, after.bytes) : all.bytes;
-	ir_val y = bytes >= (double)part_worth(p) ? view_boxes(p, &s->b, x, to, (int64_t)bytes) : 0;
+	if (bytes < (double)part_worth(p)) {     /* of what is short, not of numbers; much less than one step brings, or as much as several */
+		double first = parts && !in_front(p, x) ? part_local(p, longer, cut) : -bytes / 4;
+		bytes = bytes < FEW ? 0 : MIN(all.bytes, bytes + first) + 1;
+	}
+	ir_val y = view_boxes(p, &s->b, x, to, (int64_t)bytes);
 	if (y) {
 		scope_give(p, s, v, y, to);
 		return true;
@@ -483,6 +503,33 @@ static void do_longer(struct part *p, struct scope *s, const struct ir_op *o, co
 	ir_fn_drop(p->m);
 }
 
+/* Positions: an iota of type t, which lies as h, with `fill` behind those that o counts. */
+static ir_val counted(struct part *p, struct scope *s, const struct ir_op *o, ir_type t, ir_val fill, ir_shard h)
+{
+	const struct ir_type_info *all = scope_type(p, s, o->out), own = *ir_type_of(p->m, part_type(p, t, h, DT_token));
+	enum dtype dt = (enum dtype)all->dtype;
+	int rank = all->rank;
+	int64_t dim[IR_MAX_RANK], had[IR_MAX_RANK];
+	memcpy(had, all->dim, sizeof *had * (size_t)rank);
+	memcpy(dim, own.dim, sizeof *dim * (size_t)rank);
+	ir_type here = ir_tensor(p->m, DT_i32, rank, dim);
+	ir_val v = 0, in = 0;
+	for (int d = 0; d < rank; d++) {
+		bool count = ir_attr(s->from, o, AT_dim) == d;
+		if (!count && ir_type_of(p->m, t)->dim[d] == had[d])
+			continue;
+		ir_val at = ir_iota(&s->b, here, d);
+		if (ir_shard_parts(p->m, h, d) > 1)
+			at = ir_bin(&s->b, ELEM_add, at, ir_splat_of(&s->b, part_offset(p, &s->b, p->m->shard.p[h].mesh, part_axes(p, h, d), dim[d]), here));
+		if (ir_type_of(p->m, t)->dim[d] > had[d]) {
+			ir_val one = ir_bin(&s->b, ELEM_compare_lt, at, ir_const_i(&s->b, here, had[d]));
+			in = in ? ir_bin(&s->b, ELEM_and, in, one) : one;
+		}
+		v = count ? ir_convert(&s->b, at, dt) : v;
+	}
+	return in && fill ? ir_select(&s->b, in, v, ir_splat_of(&s->b, fill, s->b.fn->val.p[v].type)) : v;
+}
+
 /* Does that, if operands can be brought there; results that are longer are views then. */
 static bool is_longer(struct part *p, struct scope *s, const struct ir_op *o, const struct longer *g)
 {
@@ -522,7 +569,11 @@ static bool is_longer(struct part *p, struct scope *s, const struct ir_op *o, co
 		if (!more[k])
 			continue;
 		record_about(p, s->from, v);
-		in[k] = h ? brought(p, s, &way, v, ir_type_of(p->m, t[k])->dim, g->fill[k], h) : 0;
+		const struct ir_op *maker = ir_def(s->from, v);
+		if (h && maker && maker->kind == IR_iota && scope_type(p, s, v)->count < INT32_MAX)
+			in[k] = counted(p, s, maker, t[k], g->fill[k], h);
+		else
+			in[k] = h ? brought(p, s, &way, v, ir_type_of(p->m, t[k])->dim, g->fill[k], h) : 0;
 		if (!in[k]) {
 			undo(s, &way, 0);
 			part_go_back(p, &s->b, before);
@@ -583,11 +634,39 @@ static enum redop sum_of(const struct scope *s, const struct ir_op *o)
 	return o->kind == IR_reduce && o->nout == 1 ? (enum redop)ir_attr(s->from, o, AT_redop) : o->kind == IR_dot ? RED_add : RED_fn;
 }
 
+/* Does top_k order numbers of type dt by their bits? */
+static bool by_bits(enum dtype dt)
+{
+	int bits = dtype_info[dt].bits, cls = dtype_info[dt].cls;
+	return bits >= 8 && bits <= 64 && cls != DT_COMPLEX && (cls != DT_FLOAT || bits >= 16);
+}
+
+/* What comes behind all others then. */
+static ir_val least(struct part *p, struct ir_b *b, enum dtype dt)
+{
+	int cls = dtype_info[dt].cls;
+	uint64_t v = cls == DT_FLOAT ? UINT64_MAX : cls == DT_INT ? (uint64_t)1 << (dtype_info[dt].bits - 1) : 0;
+	return ir_const(b, ir_scalar(p->m, dt), &v, dtype_info[dt].bytes);
+}
+
+/* What changes nothing behind the last elements of operand k of o, if those are taken together. */
+static ir_val filling(struct part *p, struct scope *s, const struct ir_op *o, uint32_t k)
+{
+	enum dtype dt = (enum dtype)scope_type(p, s, ir_in(s->from, o, k))->dtype;
+	enum redop r = sum_of(s, o);
+	if (o->kind == IR_top_k)
+		return least(p, &s->b, dt);
+	if (redop_elem[r] != ELEM_COUNT)
+		return part_neutral(p, &s->b, ir_scalar(p->m, dt), r);
+	return ir_const(&s->b, ir_scalar(p->m, dt), ir_splat(p->m, s->from, ir_in(s->from, o, o->nout + k)), dtype_info[dt].bytes);
+}
+
 /* Is o, with more elements along factor f, the same along those that there are? */
-static bool extends(struct scope *s, const struct ir_op *o, const struct ir_axes *x, int f)
+static bool extends(struct part *p, struct scope *s, const struct ir_op *o, const struct ir_axes *x, int f)
 {
 	bool sum = x->factor[f].kind == FACTOR_SUM && redop_elem[sum_of(s, o)] != ELEM_COUNT;
-	if (!sum && (x->factor[f].kind != FACTOR_EACH || ir_axes_find(x, x->nin, f) < 0))
+	bool selects = (o->kind == IR_reduce || (o->kind == IR_top_k && by_bits((enum dtype)scope_type(p, s, ir_in(s->from, o, 0))->dtype))) && along_can(p, s->from, o, x, f);
+	if (!sum && !selects && (x->factor[f].kind != FACTOR_EACH || ir_axes_find(x, x->nin, f) < 0))
 		return false;
 	if ((o->kind == IR_gather && !of_batch(s, o, x, f)) || (o->kind == IR_dynamic_update_slice && ir_axes_find(x, 1, f) < 0))
 		return false;                        /* places would be clamped at another end */
@@ -643,13 +722,13 @@ static bool with_more(struct part *p, struct scope *s, const struct ir_op *o)
 			if (!indivisible(p, s, o, k, d, &y, &of))
 				continue;
 			if (!x) {
-				x = ir_axes_of(&p->a, p->m, s->from, o);
+				x = o->kind == IR_top_k ? part_rule(p, s->from, o) : ir_axes_of(&p->a, p->m, s->from, o);
 				l = ARENA_NEW(&p->a, struct axes, x->nfactor + 1);
 				g = longer_new(p, s->from, o);
 				g.or_whole = true;
 			}
 			int f = x->dim[k][d].n == 1 ? x->dim[k][d].factor[0] : -1;
-			if (f < 0 || (any && of != g.mesh) || overlap_any(y, l, x->nfactor) || !extends(s, o, x, f))
+			if (f < 0 || (any && of != g.mesh) || overlap_any(y, l, x->nfactor) || !extends(p, s, o, x, f))
 				continue;
 			l[f] = y;
 			g.mesh = of;
@@ -667,9 +746,75 @@ static bool with_more(struct part *p, struct scope *s, const struct ir_op *o)
 			filled |= x->factor[f].kind == FACTOR_SUM;
 		}
 		if (filled && k < x->nin)
-			g.fill[k] = part_neutral(p, &s->b, ir_scalar(p->m, (enum dtype)scope_type(p, s, ir_in(s->from, o, (uint32_t)k))->dtype), sum_of(s, o));
+			g.fill[k] = filling(p, s, o, (uint32_t)k);
 	}
 	return is_longer(p, s, o, &g);
+}
+
+/* Is dimension d of reduction o's operand gone in its result? */
+static bool reduced(const struct scope *s, const struct ir_op *o, int d)
+{
+	int n;
+	const int64_t *dims = ir_attrs(s->from, o, AT_dims, &n);
+	while (n-- > 0)
+		if (dims[n] == d)
+			return true;
+	return false;
+}
+
+/* A reduction along all dimensions that its operand moves along, which nothing but such reads: each device reduces what it has, where that lies.  Not if
+ * more would travel to make one of the results than to bring the operand. */
+static bool where_it_lies(struct part *p, struct scope *s, const struct ir_op *o)
+{
+	ir_val v = o->kind == IR_reduce ? ir_in(s->from, o, 0) : 0;
+	const struct view *x = !v || s->map[v] ? NULL : s->view[v];
+	enum redop r = x ? sum_of(s, o) : RED_fn;
+	if (!x || redop_elem[r] == ELEM_COUNT || in_front(p, x) || 2 * scope_type(p, s, o->out)->bytes > scope_type(p, s, v)->bytes)
+		return false;
+	uint32_t readers = 0;
+	for (uint32_t u = ir_use_first(s->from, v); u; u = ir_use_next(s->from, u), readers++)
+		if (s->from->op.p[ir_use_op(s->from, u)].kind != IR_reduce)
+			return false;
+	for (int d = 0; d < x->rank; d++)
+		if (view_moved_along(x, d) && !reduced(s, o, d))
+			return false;
+	if (readers < s->from->val.p[v].nuse)
+		return false;
+	ir_shard h;
+	struct axes l;
+	struct part_mark at = part_mark(p, &s->b);
+	enum dtype dt = (enum dtype)scope_type(p, s, v)->dtype;
+	ir_val none = part_neutral(p, &s->b, ir_scalar(p->m, dt), r), y = view_some(p, &s->b, x, none, &h, &l);
+	if (!y || !l.n) {
+		part_go_back(p, &s->b, at);
+		return false;
+	}
+	moved_need(p, s, ir_in(s->from, o, 1));
+	const struct ir_axes *q = part_op_axes(p, &s->v, o);
+	uint32_t mesh = p->m->shard.p[x->source[x->piece[0].source].sh].mesh;
+	struct factor_axes *seen = ARENA_NEW(&p->a, struct factor_axes, q->nfactor + 1);
+	struct axes *f = ARENA_NEW(&p->a, struct axes, q->nfactor + 1);
+	factors_of(&p->a, p->m, q, 0, h, seen);
+	for (int i = 0; i < q->nfactor; i++)
+		f[i] = seen[i].axes;
+	ir_shard to = part_shard(p, q, q->nin, mesh, f);
+	l = axes_join(&p->a, l, part_sums(p, q, 0, f));
+	ir_val in[2] = { y, scope_fetch(p, s, ir_in(s->from, o, 1), 0) };
+	s->b.loc = o->loc;
+	record_about(p, s->from, o->out);
+	if (!part_leaves(p, s->from, o)) {
+		y = part_reduce(p, &s->b, s->from, o, mesh, l, in, part_type(p, s->from->val.p[o->out].type, to, DT_token));
+	} else {
+		uint32_t n;
+		const int64_t *w = ir_attr_copy(&p->a, s->from, o, &n);
+		enum dtype wide = part_rounds(dt, r) ? DT_f32 : dt;
+		for (int i = 0; i < 2; i++)
+			in[i] = ir_convert(&s->b, in[i], wide);
+		y = ir_emit(&s->b, IR_reduce, 2, in, part_type(p, s->from->val.p[o->out].type, to, wide), w, n);
+		to = part_with_sum(p, to, mesh, l, scope_type(p, s, o->out)->rank);
+	}
+	scope_give(p, s, o->out, y, to);
+	return true;
 }
 
 /* --- windows into which a dimension does not divide -------------------------------------------- */
@@ -848,4 +993,4 @@ static bool turned(struct part *p, struct scope *s, const struct ir_op *o)
 	return true;
 }
 
-bool moved_op(struct part *p, struct scope *s, const struct ir_op *o) { return waits(p, s, o) || in_place(p, s, o) || turned(p, s, o) || with_more(p, s, o) || windows(p, s, o); }
+bool moved_op(struct part *p, struct scope *s, const struct ir_op *o) { return waits(p, s, o) || in_place(p, s, o) || turned(p, s, o) || where_it_lies(p, s, o) || with_more(p, s, o) || windows(p, s, o); }

@@ -497,34 +497,6 @@ static ir_val unmoved(struct part *p, struct ir_b *b, const struct view *v, ir_s
 	return same ? part_reshard(p, b, q->v, q->sh, to) : 0;
 }
 
-ir_val view_emit(struct part *p, struct ir_b *b, const struct view *v, ir_shard to)
-{
-	struct making k;
-	const struct source *q = &v->source[v->piece[0].source];
-	ir_val r = unmoved(p, b, v, to);
-	if (r)
-		return r;
-	bool none = q->fill;
-	for (int i = 1; i < v->npiece; i++) {
-		const struct source *other = &v->source[v->piece[i].source];
-		none &= other->fill && same_fill(b, q->v, other->v);
-	}
-	if (none) {                              /* of what it was made of nothing is left */
-		ir_type t = ir_tensor(p->m, (enum dtype)ir_vtype(p->m, b->fn, q->v)->dtype, v->rank, v->dim);
-		return ir_splat_of(b, q->v, part_type(p, t, to, DT_token));
-	}
-	if (!to || !studied(p, b, v, to, &k))
-		return 0;
-	struct part_mark at = part_mark(p, b);
-	v = cropped(p, b, &k);
-	r = unmoved(p, b, v, to);
-	if (!r && studied(p, b, v, to, &k))
-		r = put_together(p, b, &k);
-	if (!r)
-		part_go_back(p, b, at);
-	return r;
-}
-
 static bool apart(const struct run *a, const struct run *b, int rank)
 {
 	for (int d = 0; d < rank; d++)
@@ -552,6 +524,47 @@ ir_val view_boxes(struct part *p, struct ir_b *b, const struct view *v, ir_shard
 	return part_boxes(p, b, q->v, q->sh, q->dim, v->npiece, v->piece, v->dim, to, less);
 }
 
+/* It, if it is of one source of which much would come to be cut there, in one step. */
+static ir_val together(struct part *p, struct ir_b *b, const struct making *k)
+{
+	const struct source *q = &k->v->source[k->v->piece[0].source];
+	if (q->fill)
+		return 0;
+	double bytes = part_travel(p, ir_tensor(p->m, (enum dtype)ir_vtype(p->m, b->fn, q->v)->dtype, k->v->rank, q->dim), q->sh, near(p, k, q)).bytes;
+	return view_boxes(p, b, k->v, k->to, (int64_t)(bytes / 2));
+}
+
+ir_val view_emit(struct part *p, struct ir_b *b, const struct view *v, ir_shard to)
+{
+	struct making k;
+	const struct source *q = &v->source[v->piece[0].source];
+	ir_val r = unmoved(p, b, v, to);
+	if (r)
+		return r;
+	bool none = q->fill;
+	for (int i = 1; i < v->npiece; i++) {
+		const struct source *other = &v->source[v->piece[i].source];
+		none &= other->fill && same_fill(b, q->v, other->v);
+	}
+	if (none) {                              /* of what it was made of nothing is left */
+		ir_type t = ir_tensor(p->m, (enum dtype)ir_vtype(p->m, b->fn, q->v)->dtype, v->rank, v->dim);
+		return ir_splat_of(b, q->v, part_type(p, t, to, DT_token));
+	}
+	if (!to || !studied(p, b, v, to, &k))
+		return 0;
+	r = together(p, b, &k);
+	if (r)
+		return r;
+	struct part_mark at = part_mark(p, b);
+	v = cropped(p, b, &k);
+	r = unmoved(p, b, v, to);
+	if (!r && studied(p, b, v, to, &k))
+		r = put_together(p, b, &k);
+	if (!r)
+		part_go_back(p, b, at);
+	return r;
+}
+
 bool view_moved_along(const struct view *v, int d)
 {
 	for (int i = 0; i < v->npiece; i++) {
@@ -575,5 +588,33 @@ ir_val view_cut_out(struct part *p, struct ir_b *b, const struct view *v, ir_sha
 	for (int d = 0; d < v->rank; d++)
 		if (view_moved_along(v, d))
 			x = along(p, b, x, d, r[d], v->dim[d], 0);
+	return x;
+}
+
+ir_val view_some(struct part *p, struct ir_b *b, const struct view *v, ir_val none, ir_shard *lies, struct axes *l)
+{
+	const struct source *q = &v->source[v->piece[0].source];
+	const struct run *r = v->piece[0].run;
+	struct ir_shard_info n = { .mesh = p->m->shard.p[q->sh].mesh, .rank = v->rank };
+	if (v->npiece > 1 || q->fill)
+		return 0;
+	ir_val x = q->v;
+	*l = (struct axes){0};
+	n.dim = ARENA_NEW(&p->a, struct ir_dim_shard, v->rank + 1);
+	for (int d = 0; d < v->rank; d++) {
+		struct axes cut = part_axes(p, q->sh, d);
+		if (!covers(&r[d], v->dim[d]))
+			return 0;
+		if (!view_moved_along(v, d)) {
+			n.dim[d] = (struct ir_dim_shard){ .naxis = cut.n, .axis = (struct ir_axis_ref *)cut.p };
+		} else if (!cut.n) {
+			x = along(p, b, x, d, r[d], v->dim[d], 0);
+		} else {
+			x = halo_some(p, b, x, n.mesh, cut, d, &r[d], none);
+			*l = axes_join(&p->a, *l, cut);
+		}
+	}
+	ir_shard h = ir_shard_add(p->m, &n);
+	*lies = ir_shard_replicated(p->m, h) ? 0 : h;
 	return x;
 }

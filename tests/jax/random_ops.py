@@ -509,6 +509,10 @@ class Draw:
         if x.kind in "fi":
             at = "".join(":, " for _ in range(d)) + "%d:%d" % (k, k + 1)
             t += ["sum:2 $0 + $0[%s]" % at] * 3 + ["sum:2 $0 - jnp.max($0, %d, keepdims=True)" % d] * 2
+            some = "lax.slice_in_dim($0, %d, %d, axis=%d)" % (k, self.int(k + 1, n + 1), d)
+            t += ["sum:2 $0 - jnp.%s(%s, %s, keepdims=True)" % (self.pick(["max", "min"]), some, self.pick([d, None]))] * 2
+            if x.kind == "i":
+                t += ["move $0 + jnp.%s(%s, %d, keepdims=True).astype($0.dtype)" % (self.pick(["argmax", "argmin"]), some, d), "move $0 - jnp.sum(%s, %s, keepdims=True).astype($0.dtype)" % (some, self.pick([d, None]))]
             z = ", ".join("z" for _ in range(x.rank))
             t += [f"sum:2 (lambda z, u: lax.dynamic_update_slice(u, u, ({z})))(jnp.int32({self.int(-1, 2)}), $0 + $0[{at}])"] * 2
             sym = [(a, b) for a in range(x.rank) for b in range(a) if x.shape[a] == x.shape[b] > 1]

@@ -545,6 +545,19 @@ def test_few_of_a_long_one(spec):
         assert jax.default_backend() != "rondo" or moved(f, [x], [spec], m)[0] <= 4 << 10
 
 
+ENDS = {"both": lambda x: jnp.vstack([x[:2], x[-2:]]), "beside": lambda x: jnp.concatenate([x[:4], x[-4:]], 1), "of two": lambda x: jnp.concatenate([x[-2:], (x * 2)[:2]]), "three": lambda x: jnp.concatenate([x[900:902], x[:1], x[5:6]])}
+
+
+@pytest.mark.parametrize("spec", [(("x", "y"),), (("y", "x"),)], ids=str)
+@pytest.mark.parametrize("name", ENDS)
+def test_ends_of_a_long_one(name, spec):
+    """What is put together of its ends is, and nothing between them is brought."""
+    x, m = whole(1024, 256), mesh(2, 2)
+    for out in (None, ("x",), ()):
+        check(ENDS[name], [x], [spec], m, out)
+        assert jax.default_backend() != "rondo" or moved(ENDS[name], [x], [spec], m, out)[0] <= (12 if name == "beside" else 8) * x[0].nbytes
+
+
 @pytest.mark.only_rondo("Rondo's collectives")
 def test_bytes_of_loops_over_rows():
     """Rows that are spread over devices are cut along the dimension that has least sent in the turns."""
@@ -570,6 +583,67 @@ def test_rows():
         for out in (None, ()):
             check(f, [w], [("x",)], m, out)
         check(f, [w], [("x", None, "y")], mesh(2, 2))
+
+
+READ_BY_ALL = {                                  # and rows of a device's bytes, at most
+    "last token": (lambda x: x[-1] @ x.T, 1), "class token": (lambda x: x @ x[0], 1), "boundary": (lambda x: x - x[0], 1), "rows": (lambda x: x * x[-2:].prod(0), 2), "over a border": (lambda x: x[8:11], 4),
+    "edges": (lambda x: x + jnp.vstack([x[:2], x[-2:]]).max(0), 4), "padded": (lambda x: x * jnp.pad(x[5:6], ((1, 1), (0, 0)))[1], 1), "gradient": (jax.grad(lambda x: ((x - x[3]) ** 2).sum()), 3),
+    "mean": (lambda x: x - x[:1].mean(), .04), "row's mean": (lambda x: x - x[7].mean(), .04), "scaled": (lambda x: x / (1 + abs(x[-1].max())), .04), "least": (lambda x: (x[3:].min(), x[:-5:].prod(), x[2:20:3].sum(), x[22:5:-1].max()), .2),
+    "sums": (lambda x: (x[5:].sum(0)[:3], x[::-1][1:22].sum((0, 1)), x[2:].max()), .2), "begins with something": (lambda x: lax.reduce(x[3:9], np.float32(3), lax.add, (0, 1)) + lax.reduce(x[3:9], np.float32(3), lax.max, (0, 1)), .1),
+}
+
+
+@pytest.mark.parametrize("m,spec", [(mesh(2), ("x",)), (mesh(3), ("x",)), (mesh(4), ("x",)), (mesh(2, 2), (("y", "x"),)), (mesh(2, 2), ("x", "y"))], ids=str)
+@pytest.mark.parametrize("name", READ_BY_ALL)
+def test_rows_that_all_read(name, m, spec):
+    """Of few rows that all devices read, those come, and nothing else; of a sum or the greatest of them, each device's part."""
+    f, rows = READ_BY_ALL[name]
+    x = whole(24, 96) / 2
+    check(f, [x if name != "least" else np.where(abs(x) < 1, 1, np.sign(x)).astype(np.float32)], [spec], m, rtol=1e-5)
+    if jax.default_backend() == "rondo" and spec != ("x", "y"):
+        assert moved(f, [x], [spec], m, () if name == "over a border" else None)[0] <= rows * 96 * 4
+
+
+def extremes(x, d):
+    k = min(3, x.shape[d] - 2)
+    top = [lax.top_k(jnp.moveaxis(y, d, -1), k) for y in (lax.slice_in_dim(x, 1, None, axis=d), jnp.flip(x, d)[(slice(None),) * d + (slice(0, -1),)])]
+    places = [f(y, d) for f in (jnp.argmax, jnp.argmin) for y in (lax.slice_in_dim(x, 1, None, axis=d), lax.slice_in_dim(x, 0, x.shape[d] - 1, axis=d))]
+    return top, places, jnp.argmax(x[1:-2]), jnp.argmin(jnp.concatenate([x[3:], x[:1]]), d)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32, np.uint8, np.bool_, jnp.bfloat16])
+@pytest.mark.parametrize("m,spec", [(mesh(2), ("x",)), (mesh(3), ("x",)), (mesh(4), (None, "x")), (mesh(2, 2), ("x", "y")), (mesh(2, 2), (("y", "x"),))], ids=str)
+def test_extremes_where_it_does_not_divide(m, spec, dtype):
+    """Those of a device's elements, with what is behind the last ones none of them: equal ones, the least of the type, NaN of either sign."""
+    x = whole(12, 24)
+    kinds = [x, np.zeros_like(x), np.minimum(x, -5)]
+    if dtype == np.float32:
+        kinds += [np.full_like(x, -np.inf), np.full_like(x, np.inf), np.where(x > 5, np.nan, x), np.copysign(np.full_like(x, np.nan), -1), np.where(x > 5, -np.inf, np.copysign(np.nan, -1)).astype(x.dtype)]
+    elif dtype == np.int32:
+        kinds += [np.full(x.shape, np.iinfo(dtype).min), np.full(x.shape, np.iinfo(dtype).max)]
+    for y in kinds:
+        for d in (0, 1):
+            check(lambda x, d=d: extremes(x, d), [y.astype(dtype)], [spec], m)
+
+
+@pytest.mark.parametrize("n", MESHES)
+def test_reductions_by_functions_where_it_does_not_divide(n):
+    m, x = mesh(n), whole(24, 8) / 4
+
+    def f(x):
+        pair = lax.reduce((x[1:], x[1:] * 2), (np.float32(0), np.float32(0)), lambda a, b: (a[0] + b[0], jnp.maximum(a[1], b[1])), (0,))
+        return pair, lax.reduce((x[:-3], lax.iota(np.int32, 21 * 8).reshape(21, 8)), (np.float32(-np.inf), np.int32(0)), lambda a, b: (jnp.maximum(a[0], b[0]), a[1] + b[1]), (0,))
+    check(f, [x], [("x",)], m)
+
+
+@pytest.mark.only_rondo("Rondo's collectives")
+@pytest.mark.parametrize("n", MESHES)
+def test_bytes_of_extremes(n):
+    x, v, m = np.zeros((1200, 600), np.float32), np.zeros(1 << 16, np.float32), mesh(n)
+    for f in (lambda x: jnp.argmax(x[3:], 0), lambda x: jnp.argmin(x[:-5], 0), lambda x: jnp.argmax(jnp.diff(x, axis=0), 0)):
+        assert moved(f, [x], [("x",)], m, ())[0] <= (2 * (n - 1) + 5) * x[0].nbytes
+    for f in (lambda v: jnp.argmax(jnp.diff(v)), lambda v: jnp.argmin(v[7:]), lambda v: lax.top_k(v[3:], 5), lambda v: lax.top_k(jnp.abs(jnp.diff(v[:-100])), 3)[1]):
+        assert moved(f, [v[:(1 << 16) // n * n]], [("x",)], m, ())[0] <= 1 << 10
 
 
 # --- windows that do not divide --------------------------------------------------------------------------------------------------
