@@ -225,3 +225,26 @@ def test_what_loops_keep_is_made_again_where_memory_is_short(devices):
         np.testing.assert_allclose(np.array(short[2:], float), values, rtol=1e-4)
     none, _ = under(devices * (around + int(temp * 0.05)))
     assert none[0] == "refused" and "RESOURCE_EXHAUSTED:" in none and "largest temporaries are" in " ".join(none), none
+
+
+@pytest.mark.only_rondo("how much others take is theirs")
+@pytest.mark.parametrize("size", [7, 4096, 1 << 20])
+def test_updates_of_several_donated_arrays_take_no_memory(size):
+    """Each result is made where what it replaces lies, whatever it reads of the others; what is read elsewhere than it is written, or afterwards, is not written over."""
+    def adam(p, m, v, g):
+        m, v = 0.9 * m + 0.1 * g, 0.99 * v + 0.01 * g * g
+        return p - 1e-3 * m / (jnp.sqrt(v) + 1e-8), m, v
+
+    def turned(p, m, v, g):
+        return p + m, m * p[::-1], v - p
+
+    def exchanged(p, m, v, g):
+        return m + g, v * g, p - g
+
+    for f, arrays in (adam, 0), (turned, 2), (exchanged, 1):
+        x = [np.random.default_rng(k).random(size).astype(np.float32) for k in range(4)]
+        want = f(*x)
+        c = jax.jit(f, donate_argnums=(0, 1, 2)).lower(*x).compile()
+        assert size < 1 << 20 or c.memory_analysis().temp_size_in_bytes <= arrays * size * 4, f.__name__
+        for got, w in zip(c(*[jnp.asarray(a) for a in x]), want):
+            np.testing.assert_allclose(got, w, rtol=1e-5, atol=1e-6)
