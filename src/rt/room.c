@@ -122,11 +122,14 @@ struct err *room_take(struct rt_exec *x, struct rt_device *d, struct part *p, st
 	return short_of(x, r < x->nres ? r : -1, e);
 }
 
-/* Bytes of one device, of arguments, results and temporaries.  least: at least, since arguments of one type may be one array. */
+static bool of_processes(const struct rt_exec *x) { return x->nlocal < x->p->ndev; }
+
+/* Bytes of one device, of arguments, results and temporaries.  least: at least, since arguments of one type may be one array.  What kernels work in
+ * depends on the cores that a device has: in a program of several processes, who all must get the same answer, it is left out. */
 static int64_t takes(const struct rt_exec *x, bool least)
 {
 	const struct prog *p = x->p;
-	int64_t n = x->results + (int64_t)x->zone;
+	int64_t n = x->results + (of_processes(x) ? p->zone : (int64_t)x->zone);
 
 	for (uint32_t k = 0; k < p->narg; k++) {
 		bool seen = false;
@@ -141,7 +144,7 @@ static int64_t takes(const struct rt_exec *x, bool least)
  * that all get the same answer. */
 static int64_t share(const struct rt_exec *x, bool said)
 {
-	if (x->nlocal < x->p->ndev)
+	if (of_processes(x))
 		return sym_allowed(x->c->world, said);
 	return said && conf_int(CONF_MEMORY) <= 0 ? INT64_MAX : x->c->memory / x->nlocal;
 }
@@ -162,7 +165,8 @@ struct err *rt_exec_fits(const struct rt_exec *x)
 	str_bytes(&s, (uint64_t)takes(x, false));
 	str_add(&s, ", and there are ");
 	str_bytes(&s, (uint64_t)have);
-	struct err *e = ERR(EXHAUSTED, "out of device memory: %s (RONDO_MEMORY, for all devices of the process)", s.p);
+	struct err *e = ERR(EXHAUSTED, "out of device memory: %s (RONDO_MEMORY, %s)", s.p,
+	                    of_processes(x) ? "for a device of the process that has least of it" : "for all devices of the process");
 	str_free(&s);
 	return short_of(x, r, e);
 }
