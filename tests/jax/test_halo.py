@@ -446,6 +446,33 @@ def test_bytes_of_what_is_turned_round():
 
 
 @pytest.mark.only_rondo("Rondo's collectives")
+def test_bytes_of_what_comes_once():
+    """Of a roll along another dimension, too, and of what an op reads twice."""
+    x, m = np.zeros((96, 64), np.float32), mesh(4)
+    for shift in (5, -3, 24, 30):
+        sent, kinds = moved(lambda x, k=shift: jnp.roll(x, (k, -3), (0, 1)), [x], [("x",)], m, ("x",))
+        assert kinds == {"permute"} and sent <= min(abs(shift), 24) * x[0].nbytes
+    check(lambda x: jnp.roll(x, (5, -3), (0, 1)), [whole(96, 64)], [("x",)], m)
+    for f in (lambda x: jnp.nansum(x[1:], 0), lambda x: (x[1:] * x[1:]).sum(0)):
+        assert moved(f, [x], [("x",)], m, ())[0] <= 4 * x[0].nbytes
+
+
+IDENTITY = {
+    "hessian": (jax.hessian(lambda r: jnp.log(r @ r + 1) + (r[1:] * r[:-1]).sum()), 32), "jacobian": (jax.jacfwd(lambda r: jnp.sort(r) * r), 8),
+    "mask": (lambda r: (jnp.tril(jnp.ones((r.size, r.size), r.dtype), -3) @ r, r @ jnp.eye(r.size, k=5, dtype=r.dtype)), 16),
+}
+
+
+@pytest.mark.parametrize("n", MESHES)
+@pytest.mark.parametrize("name", IDENTITY)
+def test_identity(name, n):
+    """What is made of positions alone each device makes."""
+    (f, vectors), m, x = IDENTITY[name], mesh(n), np.random.default_rng(5).permutation(480).astype(np.float32) / 64
+    check(f, [x], [("x",)], m, rtol=1e-5)
+    assert jax.default_backend() != "rondo" or moved(f, [x], [("x",)], m)[0] <= vectors * x.nbytes
+
+
+@pytest.mark.only_rondo("Rondo's collectives")
 def test_bytes_of_rows():
     """Rows of a stack come alone; what is there twice comes once."""
     w, m = np.zeros((8, 128, 256), np.float32), mesh(4)
@@ -632,7 +659,7 @@ def test_reductions_by_functions_where_it_does_not_divide(n):
 
     def f(x):
         pair = lax.reduce((x[1:], x[1:] * 2), (np.float32(0), np.float32(0)), lambda a, b: (a[0] + b[0], jnp.maximum(a[1], b[1])), (0,))
-        return pair, lax.reduce((x[:-3], lax.iota(np.int32, 21 * 8).reshape(21, 8)), (np.float32(-np.inf), np.int32(0)), lambda a, b: (jnp.maximum(a[0], b[0]), a[1] + b[1]), (0,))
+        return pair, lax.reduce((x[:-3], lax.broadcasted_iota(np.int32, (21, 8), 0)), (np.float32(-np.inf), np.int32(0)), lambda a, b: (jnp.maximum(a[0], b[0]), a[1] + b[1]), (0,))
     check(f, [x], [("x",)], m)
 
 
