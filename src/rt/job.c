@@ -12,10 +12,16 @@
 
 enum { CARD = 0x44524352, ASK_MS = 300, MASK_WORDS = 16 };
 
+/* Settings by which programs are compiled otherwise. */
+static const struct { const char *name; enum conf_id key; bool text; } agreed[] = {
+	{ "RONDO_RING", CONF_RING, true }, { "RONDO_ATTENTION", CONF_ATTENTION, true }, { "RONDO_EXCESS_PRECISION", CONF_EXCESS_PRECISION, false },
+};
+enum { AGREED = NELEM(agreed) };
+
 struct card {
 	uint32_t magic, version;
 	int32_t ndev, cores, parts;
-	char kind[80], boot[40], group[200];
+	char kind[80], boot[40], group[200], setting[AGREED][32];
 	uint64_t mask[MASK_WORDS];
 };
 
@@ -38,6 +44,11 @@ static void card_fill(struct card *k, int ndev, int parts)
 	cpu_set_t set;
 
 	*k = (struct card){ .magic = CARD, .version = RONDO_VERSION, .ndev = ndev, .cores = cpu_get()->cores, .parts = parts };
+	for (int i = 0; i < AGREED; i++)
+		if (agreed[i].text)
+			snprintf(k->setting[i], sizeof k->setting[i], "%s", conf_str(agreed[i].key));
+		else
+			snprintf(k->setting[i], sizeof k->setting[i], "%d", (int)conf_int(agreed[i].key));
 	snprintf(k->kind, sizeof k->kind, "%s", cpu_get()->name[0] ? cpu_get()->name : "cpu");
 	first_line("/proc/sys/kernel/random/boot_id", k->boot, sizeof k->boot);
 	first_line("/proc/self/cgroup", k->group, sizeof k->group);
@@ -88,12 +99,23 @@ static struct err *card_get(const struct kv *kv, int who, struct card *out)
 		e = ERR(PRECONDITION, "process %d runs version %u of Rondo, this one version %d", who, version, RONDO_VERSION);
 	if (!e) {
 		memcpy(out, s.p, sizeof *out);
+		for (int i = 0; i < AGREED; i++)
+			out->setting[i][sizeof out->setting[i] - 1] = '\0';
 		out->kind[sizeof out->kind - 1] = out->boot[sizeof out->boot - 1] = out->group[sizeof out->group - 1] = '\0';
 		if (out->ndev < 1 || out->ndev > 4096)
 			e = ERR(PRECONDITION, "process %d says that it has %d devices", who, out->ndev);
 	}
 	str_free(&s);
 	return e;
+}
+
+static struct err *same_settings(const struct card *card, int n, int me)
+{
+	for (int i = 0; i < n; i++)
+		for (int k = 0; k < AGREED; k++)
+			if (strcmp(card[i].setting[k], card[me].setting[k]))
+				return ERR(PRECONDITION, "setting '%s' is '%s' here, in process %d '%s': all processes of a job must have the same", agreed[k].name, card[me].setting[k], i, card[i].setting[k]);
+	return NULL;
 }
 
 /* Each device of the job becomes as many as make all parts together. */
@@ -154,6 +176,7 @@ struct err *job_join(struct rt_client *c, const struct rt_opts *o)
 			if (i != me)
 				TRY_GOTO(e, card_get(boot, i, &card[i]), out);
 	}
+	TRY_GOTO(e, same_settings(card, n, me), out);
 	TRY_GOTO(e, deal(c, card, n, o->parts), out);
 	c->lapack = lapack_threads(card, n, o->parts);
 	for (int i = 0; i < n; i++) {

@@ -82,6 +82,7 @@ def test_numbers_of_devices():
     assert said("on(double, 3)", RONDO_REPRO="6", RONDO_DEVICES="3") == ("48.0\n", "")
 
 
-def test_processes_have_one_setting():
-    for _, out, err in run(2, 1, "repro", RONDO_REPRO=["8", "4"]):
-        assert "all processes of a job must have the same" in out + err, out + err
+@pytest.mark.parametrize("name, values", [("REPRO", "84"), ("RING", ["gather", "auto"]), ("ATTENTION", ["off", "auto"]), ("EXCESS_PRECISION", "01")])
+def test_processes_have_one_setting(name, values):
+    for _, out, err in run(2, 1, "repro", **{f"RONDO_{name}": list(values)}):
+        assert f"setting 'RONDO_{name}' is" in out + err and "all processes of a job must have the same" in out + err, out + err
