@@ -48,10 +48,11 @@ static struct err *fetch(const char *folder, const char *to, struct files *file,
 		qsort(file->p, file->n, sizeof *file->p, by_name);
 	for (size_t k = 0; k < file->n; k++) {
 		struct str s = {0};
-		if (file->n == 1)
+		bool one = file->n == 1, of_several = one && conf_int(CONF_PROCESSES) > 1;      /* each of them is run by a command like this */
+		if (one && !of_several)
 			str_add(&s, to);
 		else
-			str_addf(&s, "%.*s-%zu.json", (int)(strlen(to) - (args_ends(to, ".json") ? 5 : 0)), to, k);
+			str_addf(&s, "%.*s-%zu.json", (int)(strlen(to) - (args_ends(to, ".json") ? 5 : 0)), to, of_several ? (size_t)conf_int(CONF_PROCESS) : k);
 		if (rename(file->p[k], s.p) && !e)
 			e = ERR(UNAVAILABLE, "cannot write '%s': %s; what there is stays in '%s'", s.p, strerror(errno), folder);
 		free(file->p[k]);

@@ -444,6 +444,14 @@ def test_a_program_that_goes_to_another_folder(rondo, tmp_path):
     assert json.loads((tmp_path / "late.json").read_text())["traceEvents"] and not list((tmp_path / "other").iterdir())
 
 
+def test_command_in_each_process(rondo, tmp_path):
+    """Where the processes of a job are each run by a command of its own no timeline is lost."""
+    (tmp_path / "step.py").write_text("import jax; print(jax.jit(lambda x: x + 1)(1.0))")
+    r = subprocess.run([rondo, "launch", "-n", "2", rondo, "trace", "--out", "t.json", "step.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300, env=os.environ | {"RONDO_PYTHON": sys.executable})
+    assert r.returncode == 0, r.stdout + r.stderr
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["step.py", "t-0.json", "t-1.json"]
+
+
 def test_command_that_is_ended(rondo, tmp_path):
     """The program is told, and nothing is left."""
     (tmp_path / "wait.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(600)")
