@@ -570,7 +570,12 @@ static bool is_longer(struct part *p, struct scope *s, const struct ir_op *o, co
 			continue;
 		record_about(p, s->from, v);
 		const struct ir_op *maker = ir_def(s->from, v);
-		if (h && maker && maker->kind == IR_iota && scope_type(p, s, v)->count < INT32_MAX)
+		uint32_t j = 0;
+		while (j < k && !(ir_in(s->from, o, j) == v && t[j] == t[k] && have[j] == h && g->fill[j] == g->fill[k]))
+			j++;
+		if (j < k)
+			in[k] = in[j];
+		else if (h && maker && maker->kind == IR_iota && scope_type(p, s, v)->count < INT32_MAX)
 			in[k] = counted(p, s, maker, t[k], g->fill[k], h);
 		else
 			in[k] = h ? brought(p, s, &way, v, ir_type_of(p->m, t[k])->dim, g->fill[k], h) : 0;

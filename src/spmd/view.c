@@ -435,6 +435,15 @@ static int next_along(struct part *p, const struct making *k, ir_val x, const st
 	return best;
 }
 
+/* Are pieces x and y, of one source, the same along the dimensions that are not cut? */
+static bool alike_here(struct part *p, const struct making *k, const struct piece *x, const struct piece *y)
+{
+	for (int d = 0; d < k->v->rank; d++)
+		if (k->moved[d] && ir_shard_parts(p->m, k->to, d) == 1 && memcmp(&x->run[d], &y->run[d], sizeof *x->run))
+			return false;
+	return true;
+}
+
 static ir_val put_together(struct part *p, struct ir_b *b, const struct making *k)
 {
 	const struct view *v = k->v;
@@ -456,9 +465,13 @@ static ir_val put_together(struct part *p, struct ir_b *b, const struct making *
 		if (q->fill)
 			continue;
 		s[i].v = here[v->piece[i].source];
-		for (int d = 0; d < v->rank; d++)
+		int j = 0;
+		while (j < i && !(here[v->piece[j].source] == s[i].v && alike_here(p, k, &v->piece[i], &v->piece[j])))
+			j++;
+		for (int d = 0; d < v->rank && j == i; d++)
 			if (k->moved[d] && ir_shard_parts(p->m, k->to, d) == 1)
 				s[i].v = along(p, b, s[i].v, d, v->piece[i].run[d], v->dim[d], k->fill);
+		s[i].v = s[j].v;
 		whole = s[i].v;
 	}
 	bool done[IR_MAX_RANK] = {0};

@@ -446,6 +446,18 @@ def test_bytes_of_what_is_turned_round():
 
 
 @pytest.mark.only_rondo("Rondo's collectives")
+def test_bytes_of_what_comes_once():
+    """Of a roll along another dimension, too, and of what an op reads twice."""
+    x, m = np.zeros((96, 64), np.float32), mesh(4)
+    for shift in (5, -3, 24, 30):
+        sent, kinds = moved(lambda x, k=shift: jnp.roll(x, (k, -3), (0, 1)), [x], [("x",)], m, ("x",))
+        assert kinds == {"permute"} and sent <= min(abs(shift), 24) * x[0].nbytes
+    check(lambda x: jnp.roll(x, (5, -3), (0, 1)), [whole(96, 64)], [("x",)], m)
+    for f in (lambda x: jnp.nansum(x[1:], 0), lambda x: (x[1:] * x[1:]).sum(0)):
+        assert moved(f, [x], [("x",)], m, ())[0] <= 4 * x[0].nbytes
+
+
+@pytest.mark.only_rondo("Rondo's collectives")
 def test_bytes_of_rows():
     """Rows of a stack come alone; what is there twice comes once."""
     w, m = np.zeros((8, 128, 256), np.float32), mesh(4)
