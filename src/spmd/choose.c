@@ -90,22 +90,44 @@ ir_val part_copy(const struct values *v, ir_val x, ir_shard h)
 	return 0;
 }
 
+/* Does it take next to nothing to do o for all elements? */
+static bool is_cheap(const struct ir_op *o)
+{
+	switch ((enum ir_kind)o->kind) {
+	case IR_convert: case IR_add: case IR_subtract: case IR_multiply: case IR_and: case IR_or: case IR_not: case IR_select:
+	case IR_compare_eq: case IR_compare_ne: case IR_compare_lt: case IR_compare_le: case IR_compare_gt: case IR_compare_ge:
+		return true;
+	default:
+		return false;
+	}
+}
+
+static bool counts(const struct part *p, const struct ir_fn *fn, ir_val v, bool whole, int *left)
+{
+	const struct ir_op *o = ir_def(fn, v);
+	if (!o || !(*left)--)
+		return false;
+	if (o->kind == IR_iota)
+		return true;
+	bool view = o->kind == IR_reshape || o->kind == IR_transpose || o->kind == IR_broadcast, any = false;
+	if (view ? !whole : !is_cheap(o))
+		return false;
+	for (uint32_t k = 0; k < o->nin; k++) {
+		bool one = ir_splat(p->m, fn, ir_in(fn, o, k)) != NULL;
+		any |= !one;
+		if (!one && !counts(p, fn, ir_in(fn, o, k), whole, left))
+			return false;
+	}
+	return any;
+}
+
 bool part_counts(const struct part *p, const struct ir_fn *fn, ir_val v, ir_shard h)
 {
+	int left = 8;
 	bool whole = true;
 	for (int d = 0; d < ir_vtype(p->m, fn, v)->rank; d++)
 		whole &= ir_shard_parts(p->m, h, d) == 1;
-	for (int k = 0; k < 8; k++) {
-		const struct ir_op *o = ir_def(fn, v);
-		if (!o || (k && !whole))
-			return false;
-		if (o->kind == IR_iota)
-			return true;
-		if (o->kind != IR_reshape && o->kind != IR_transpose && o->kind != IR_broadcast && o->kind != IR_convert)
-			return false;
-		v = ir_in(fn, o, 0);
-	}
-	return false;
+	return counts(p, fn, v, whole, &left);
 }
 
 /* What is asked about an op.  ahead: results cost what their readers take, else what bringing them to where propagation has them does, and

@@ -304,7 +304,8 @@ struct err *part_inspect(struct part *p, const struct ir_fn *fn, const struct ir
 
 /* --- local.c ------------------------------------------------------------------------------ */
 
-/* Are v's elements positions along a dimension, which each device can count by itself as h?  Views of such only where they are wanted whole. */
+/* Are v's elements positions along a dimension, or made of such alone at next to no price, like an identity matrix, so that each device can make them by
+ * itself as h?  Views of such only where they are wanted whole. */
 bool part_counts(const struct part *p, const struct ir_fn *fn, ir_val v, ir_shard h);
 /* Can each device do its part of o along factor f on its own parts of the operands? */
 bool part_can(struct part *p, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, int f);

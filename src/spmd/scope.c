@@ -40,7 +40,7 @@ const struct values *scope_values(struct scope *s)
 
 static ir_val scope_bring(struct part *p, struct scope *s, ir_val x, ir_shard to);
 
-/* What o, which counts along a dimension, is as `to`: nothing travels.  Views of that are made anew where they are wanted whole. */
+/* What o, which counts along a dimension or is made of such, is as `to`: nothing travels.  Views of that are made anew where they are wanted whole. */
 static ir_val counted(struct part *p, struct scope *s, const struct ir_op *o, ir_shard to)
 {
 	const struct ir_axes *x = part_op_axes(p, &s->v, o);
@@ -52,8 +52,10 @@ static ir_val counted(struct part *p, struct scope *s, const struct ir_op *o, ir
 		f[i] = seen[i].axes;
 	if (part_shard(p, x, x->nin, mesh, f) != to)
 		return 0;
-	ir_val v, in = o->nin ? scope_bring(p, s, ir_in(s->from, o, 0), part_shard(p, x, 0, mesh, f)) : 0;
-	part_emit(p, &s->b, s->from, o, x, mesh, f, &in, &v, &to, 0);
+	ir_val v, *in = ARENA_NEW(&p->a, ir_val, o->nin + 1);
+	for (uint32_t k = 0; k < o->nin; k++)
+		in[k] = scope_bring(p, s, ir_in(s->from, o, k), part_shard(p, x, (int)k, mesh, f));
+	part_emit(p, &s->b, s->from, o, x, mesh, f, in, &v, &to, 0);
 	return v;
 }
 

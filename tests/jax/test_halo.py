@@ -457,6 +457,21 @@ def test_bytes_of_what_comes_once():
         assert moved(f, [x], [("x",)], m, ())[0] <= 4 * x[0].nbytes
 
 
+IDENTITY = {
+    "hessian": (jax.hessian(lambda r: jnp.log(r @ r + 1) + (r[1:] * r[:-1]).sum()), 32), "jacobian": (jax.jacfwd(lambda r: jnp.sort(r) * r), 8),
+    "mask": (lambda r: (jnp.tril(jnp.ones((r.size, r.size), r.dtype), -3) @ r, r @ jnp.eye(r.size, k=5, dtype=r.dtype)), 16),
+}
+
+
+@pytest.mark.parametrize("n", MESHES)
+@pytest.mark.parametrize("name", IDENTITY)
+def test_identity(name, n):
+    """What is made of positions alone each device makes."""
+    (f, vectors), m, x = IDENTITY[name], mesh(n), np.random.default_rng(5).permutation(480).astype(np.float32) / 64
+    check(f, [x], [("x",)], m, rtol=1e-5)
+    assert jax.default_backend() != "rondo" or moved(f, [x], [("x",)], m)[0] <= vectors * x.nbytes
+
+
 @pytest.mark.only_rondo("Rondo's collectives")
 def test_bytes_of_rows():
     """Rows of a stack come alone; what is there twice comes once."""
