@@ -659,7 +659,7 @@ def test_reductions_by_functions_where_it_does_not_divide(n):
 
     def f(x):
         pair = lax.reduce((x[1:], x[1:] * 2), (np.float32(0), np.float32(0)), lambda a, b: (a[0] + b[0], jnp.maximum(a[1], b[1])), (0,))
-        return pair, lax.reduce((x[:-3], lax.iota(np.int32, 21 * 8).reshape(21, 8)), (np.float32(-np.inf), np.int32(0)), lambda a, b: (jnp.maximum(a[0], b[0]), a[1] + b[1]), (0,))
+        return pair, lax.reduce((x[:-3], lax.broadcasted_iota(np.int32, (21, 8), 0)), (np.float32(-np.inf), np.int32(0)), lambda a, b: (jnp.maximum(a[0], b[0]), a[1] + b[1]), (0,))
     check(f, [x], [("x",)], m)
 
 
