@@ -334,6 +334,8 @@ static int updates(struct lw *w, const struct ir_fn *fn, const struct ir_op *o, 
 		return 0;
 	if (o->kind == IR_ragged_all_to_all)
 		return 1;
+	if (o->kind == IR_all_reduce)
+		return (int)r;
 	if (o->kind == IR_fused)
 		return gen_loop_over(w->tmp, w->m, ir_fn_of(w->m, (ir_fnid)ir_attr(fn, o, AT_fn)), r);
 	if (o->kind != IR_loop)
