@@ -368,7 +368,7 @@ void scope_do(struct part *p, struct scope *s, const struct ir_op *o);       /* 
 
 /* --- moved.c: elements that move ------------------------------------------------------------ */
 
-/* Is o one that moves elements, or is along a dimension that does not divide because of such?  Then all is done for it. */
+/* Is o one that moves elements?  Then all is done for it. */
 bool moved_op(struct part *p, struct scope *s, const struct ir_op *o);
 /* Makes value v, where only how its elements move was noted: somebody reads it. */
 void moved_need(struct part *p, struct scope *s, ir_val v);
@@ -376,5 +376,10 @@ void moved_need(struct part *p, struct scope *s, ir_val v);
 ir_val moved_fetch_longer(struct part *p, struct scope *s, ir_val v, ir_type t, ir_shard to);
 /* The first elements of x, which is of that type and lies as h, are value v. */
 void moved_give_longer(struct part *p, struct scope *s, ir_val v, ir_val x, ir_type t, ir_shard h);
+
+/* --- longer.c: ops along what does not divide --------------------------------------------------- */
+
+/* Is o along a dimension that does not divide because elements moved, and done on longer parts, or where its operand lies?  Then all is done for it. */
+bool longer_op(struct part *p, struct scope *s, const struct ir_op *o);
 
 #endif

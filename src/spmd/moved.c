@@ -498,4 +498,4 @@ static bool turned(struct part *p, struct scope *s, const struct ir_op *o)
 	return true;
 }
 
-bool moved_op(struct part *p, struct scope *s, const struct ir_op *o) { return waits(p, s, o) || in_place(p, s, o) || turned(p, s, o) || longer_op(p, s, o); }
+bool moved_op(struct part *p, struct scope *s, const struct ir_op *o) { return waits(p, s, o) || in_place(p, s, o) || turned(p, s, o); }

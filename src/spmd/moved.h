@@ -1,4 +1,4 @@
-/* Between moved.c and longer.c. */
+/* What longer.c has of moved.c. */
 #ifndef RONDO_SPMD_MOVED_H
 #define RONDO_SPMD_MOVED_H
 
@@ -24,10 +24,5 @@ bool moved_overlap_any(struct axes a, const struct axes *l, int n);
 bool moved_in_front(struct part *p, const struct view *x);
 /* What divides into that many parts, n or a little more. */
 static inline int64_t moved_divisible(int64_t n, int64_t parts) { return (n + parts - 1) / parts * parts; }
-
-/* --- longer.c --- */
-
-/* An op along a dimension that does not divide is done on parts that are longer, or where its operand lies.  False: it is none, or this does not pay. */
-bool longer_op(struct part *p, struct scope *s, const struct ir_op *o);
 
 #endif

@@ -492,7 +492,7 @@ static struct err *do_op(struct part *p, struct scope *s, const struct ir_op *o)
 	s->b.loc = o->loc;
 	if (o->kind == IR_inspect_sharding)      /* what nobody else needs is not made for it */
 		return at_line(p, o, part_inspect(p, s->from, o, scope_wanted(s, ir_in(s->from, o, 0))));
-	if (moved_op(p, s, o))
+	if (moved_op(p, s, o) || longer_op(p, s, o))
 		return NULL;
 	bool asks = p->ndev > 1 && part_asks(p, s->from, o);
 	for (uint32_t k = 0; k < o->nin && !asks; k++)
