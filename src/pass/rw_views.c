@@ -216,6 +216,21 @@ ir_val rw_join_of_joins(struct rewrite *r, const struct ir_op *o, const ir_val *
 	return any ? ir_emit(&r->b, IR_concatenate, n, x, r->from->val.p[o->out].type, &along, 1) : 0;
 }
 
+/* jnp.pad puts such beside an array that grows along other dimensions. */
+ir_val rw_join_of_empty(struct rewrite *r, const struct ir_op *o, const ir_val *in)
+{
+	int64_t along = ir_attr(r->from, o, AT_dim);
+	ir_val *x = ARENA_NEW(r->a, ir_val, o->nin);
+	uint32_t n = 0;
+
+	for (uint32_t k = 0; k < o->nin; k++)
+		if (ir_vtype(r->m, r->b.fn, in[k])->count)
+			x[n++] = in[k];
+	if (n == o->nin || !n)
+		return 0;
+	return n == 1 ? x[0] : ir_emit(&r->b, IR_concatenate, n, x, r->from->val.p[o->out].type, &along, 1);
+}
+
 ir_val rw_pad_twice(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 {
 	const struct ir_op *d = made_by(r, in[0], IR_pad);
