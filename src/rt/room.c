@@ -124,6 +124,13 @@ struct err *room_take(struct rt_exec *x, struct rt_device *d, struct part *p, st
 
 static bool of_processes(const struct rt_exec *x) { return x->nlocal < x->p->ndev; }
 
+static bool same_type(const struct prog_arg *a, const struct prog_arg *b)
+{
+	size_t n = sizeof *a->dim * a->rank;
+
+	return a->dtype == b->dtype && a->rank == b->rank && (!n || (!memcmp(a->dim, b->dim, n) && !memcmp(a->global_dim, b->global_dim, n)));
+}
+
 /* Bytes of one device, of arguments, results and temporaries.  least: at least, since arguments of one type may be one array.  What kernels work in
  * depends on the cores that a device has: in a program of several processes, who all must get the same answer, it is left out. */
 static int64_t takes(const struct rt_exec *x, bool least)
@@ -134,7 +141,7 @@ static int64_t takes(const struct rt_exec *x, bool least)
 	for (uint32_t k = 0; k < p->narg; k++) {
 		bool seen = false;
 		for (uint32_t j = 0; j < k && least && !seen; j++)
-			seen = p->arg[j].bytes == p->arg[k].bytes;
+			seen = same_type(&p->arg[j], &p->arg[k]);
 		n += seen ? 0 : p->arg[k].bytes;
 	}
 	return n;
