@@ -16,7 +16,7 @@ static struct err *partition(const struct pass_opts *o, struct ir_module *m)
 /* Needs: what a pass counts on; gives: what holds after it, to the end. */
 static const struct pass { const char *name; struct err *(*run)(const struct pass_opts *, struct ir_module *); unsigned needs, gives; } pass[] = {
 	{ "repro",     pass_repro,  0, 0 },                     /* a mesh of n devices -> one of as many as RONDO_REPRO says */
-	{ "round",     pass_round,  0, 0 },                     /* where each sum rounds: the only pass that may change a number, but for small.c */
+	{ "round",     pass_round,  0, 0 },                     /* where each sum rounds: it may change a number, as may small.c, and sum_of_products of canon */
 	{ "inline",    pass_inline, 0, NO_CALL },               /* calls -> bodies */
 	{ "fold",      pass_canon,  NO_CALL, 0 },               /* constants known before loops are read */
 	{ "loops",     pass_loops,  NO_CALL, 0 },               /* while -> loop with roles; cheap invariants into bodies */

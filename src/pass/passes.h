@@ -79,7 +79,7 @@ struct err *pass_holds(const struct ir_module *m, unsigned facts);    /* INTERNA
 /* Where each device stands for several (parts), it becomes these.  What a program says by itself of devices, a manual computation, has no such meaning:
  * pass_repro_parts. */
 struct err *pass_repro(const struct pass_opts *o, struct ir_module *m);
-/* Sums of narrow floats round as XLA:CPU does without excess precision, if that is asked for.  The only pass that may change a number. */
+/* Sums of narrow floats round as XLA:CPU does without excess precision, if that is asked for.  Beside it small.c may change a number, and canon's sum_of_products. */
 struct err *pass_round(const struct pass_opts *o, struct ir_module *m);
 /* Calls that the reader kept become their bodies.  Recursion does not come here: ir_verify refuses it. */
 struct err *pass_inline(const struct pass_opts *o, struct ir_module *m);

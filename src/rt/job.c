@@ -14,13 +14,13 @@ enum { CARD = 0x44524352, ASK_MS = 300, MASK_WORDS = 16 };
 
 /* Settings by which programs are compiled otherwise. */
 static const struct { const char *name; enum conf_id key; bool text; } agreed[] = {
-	{ "RONDO_RING", CONF_RING, true }, { "RONDO_ATTENTION", CONF_ATTENTION, true }, { "RONDO_EXCESS_PRECISION", CONF_EXCESS_PRECISION, false },
+	{ "RONDO_REPRO", CONF_REPRO, false }, { "RONDO_RING", CONF_RING, true }, { "RONDO_ATTENTION", CONF_ATTENTION, true }, { "RONDO_EXCESS_PRECISION", CONF_EXCESS_PRECISION, false },
 };
 enum { AGREED = NELEM(agreed) };
 
 struct card {
 	uint32_t magic, version;
-	int32_t ndev, cores, parts;
+	int32_t ndev, cores;
 	char kind[80], boot[40], group[200], setting[AGREED][32];
 	uint64_t mask[MASK_WORDS];
 };
@@ -39,11 +39,11 @@ static void first_line(const char *path, char *out, size_t n)
 	fclose(f);
 }
 
-static void card_fill(struct card *k, int ndev, int parts)
+static void card_fill(struct card *k, int ndev)
 {
 	cpu_set_t set;
 
-	*k = (struct card){ .magic = CARD, .version = RONDO_VERSION, .ndev = ndev, .cores = cpu_get()->cores, .parts = parts };
+	*k = (struct card){ .magic = CARD, .version = RONDO_VERSION, .ndev = ndev, .cores = cpu_get()->cores };
 	for (int i = 0; i < AGREED; i++)
 		if (agreed[i].text)
 			snprintf(k->setting[i], sizeof k->setting[i], "%s", conf_str(agreed[i].key));
@@ -124,11 +124,8 @@ static struct err *deal(struct rt_client *c, struct card *card, int n, int parts
 	int ndev = 0;
 
 	c->parts = 1;
-	for (int i = 0; i < n; i++) {
+	for (int i = 0; i < n; i++)
 		ndev += card[i].ndev;
-		if (card[i].parts != parts)
-			return ERR(PRECONDITION, "setting 'RONDO_REPRO' is %d here, in process %d %d: all processes of a job must have the same", parts, i, card[i].parts);
-	}
 	if (!parts)
 		return NULL;
 	if (parts % ndev)
@@ -167,7 +164,7 @@ struct err *job_join(struct rt_client *c, const struct rt_opts *o)
 	c->boot = boot;
 	c->process = me;
 	c->nprocess = n;
-	card_fill(&card[me], c->ndev, o->parts);
+	card_fill(&card[me], c->ndev);
 	if (boot) {
 		sym_here(boot);
 		snprintf(key, sizeof key, "card/%d", me);
