@@ -412,7 +412,7 @@ for _rows in 1 << 10, 1 << 13, 1 << 16:
     row(f"donated cache row {_rows}x256", quick=_rows == 1 << 16, floor=1 if _rows == 1 << 16 else 0, own=0.01 if _rows == 1 << 16 else 0)(functools.partial(cache_update, _rows))
 
 
-@row("Adam's update of 4M, donated")
+@row("Adam's update of 4M, donated", work=moves(4 * (16 << 20), 3 * (16 << 20)))
 def donated_update():
     def update(p, m, v, g):
         m, v = 0.9 * m + 0.1 * g, 0.99 * v + 0.01 * g * g
