@@ -27,12 +27,12 @@ def borders(line):
 
 
 def operations(text, axes):
-    """Of each function the operations that do not depend on constants alone, with their results' shardings.  Constants are repeated where
-    they are read, there or here."""
-    out, constant = [], set()
+    """Of each function the operations that do not depend on constants alone, with their results' shardings.  Constants and broadcasts of one
+    number are repeated where they are read, there or here, and what a loop only reads may be one of them."""
+    out, constant, number = [], set(), set()
     for line in canonical(text).splitlines():
         if line.startswith("fn @"):
-            constant = set()
+            constant, number = set(), set(re.findall(r"(%\d+): \w+\[\]", line))
             if "@main" in line:
                 out += [f"border {d} {cut(d, s, axes)}" for d, s in borders(line)]
             else:
@@ -42,10 +42,19 @@ def operations(text, axes):
         if not m or m[2] == "sharding_constraint":
             continue
         results, args = re.findall(r"%\d+", m[1]), re.findall(r"%\d+", m[3].split("role=")[0])
+        for r, t in zip(results, re.findall(r"\w+\[[\d,]*\]", m[4])):
+            if t.endswith("[]"):
+                number.add(r)
         if m[2] in ("constant", "iota") or (args and set(args) <= constant and m[2] != "loop"):
             constant.update(results)
             continue
+        if m[2] == "broadcast" and args[0] in number:
+            continue
+        if m[2] == "bitcast_convert" and re.match(r"[iu][48]\[", m[4]):      # one to 4 bits comes in as several, of which the last alone has the sharding
+            continue
         attrs, types = re.sub(r"%\d+(, )?", "", m[3]), m[4]
+        if m[2] == "loop":
+            attrs = re.sub(r",const|const,", "", attrs)
         if m[2] == "manual":     # its results' shardings are printed as attributes there
             given = re.search(r"out=\[(.*)\] axes", attrs)
             attrs = re.sub(r" in=\[.*\] axes", " axes", re.sub(r" out=\[.*\] axes", " axes", attrs))
@@ -68,9 +77,10 @@ def cut(dims, spec, axes):
     return "" if set(out) <= {"{}"} else ",".join(out)
 
 
-def test_propagation(stock, rondo):
-    different = {}
-    for file in sorted(stock("stock_shardings.py").glob("*.in.mlirbc")):
+def differences(folder, rondo):
+    """{program: lines that differ} and how many programs there are."""
+    different, files = {}, sorted(folder.glob("*.in.mlirbc"))
+    for file in files:
         name = file.name.removesuffix(".in.mlirbc")
         text = []
         for how, which in ((["--propagate"], file), ([], file.with_name(name + ".out.mlirbc"))):
@@ -81,6 +91,25 @@ def test_propagation(stock, rondo):
         ours, theirs = (operations(t, axes) for t in text)
         if ours != theirs:
             different[name] = list(difflib.unified_diff(theirs, ours, "stock", "here", lineterm="", n=0))[2:MOST]
+            if "mhlo.topk" in text[0]:       # KNOWN's argmax_top_k
+                different[name].append("top_k")
+    return different, len(files)
+
+
+def shown(different):
+    return "\n".join(f"{n}\n" + "\n".join("    " + line for line in d) for n, d in different.items())
+
+
+def test_propagation(stock, rondo):
+    different, _ = differences(stock("stock_shardings.py"), rondo)
     new = {n: d for n, d in different.items() if n not in KNOWN}
-    assert not new, "\n".join(f"{n}\n" + "\n".join("    " + line for line in d) for n, d in new.items())
+    assert not new, shown(new)
     assert set(KNOWN) == set(different), "no longer different"
+
+
+def test_random(stock, rondo):
+    """Programs drawn afresh (PROGRAMS of them, from SEED), of which about two in three meet no conflict."""
+    different, count = differences(stock("stock_random.py"), rondo)
+    different = {n: d for n, d in different.items() if d[-1] != "top_k"}
+    print(f"{count} programs without a conflict")
+    assert count and not different, shown(different)
