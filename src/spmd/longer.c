@@ -2,13 +2,19 @@
  * made of what each device has, where that lies. */
 #include "moved.h"
 
+#include "../eval/eval.h"
+
+#include <math.h>
+
 /* An op that is done with more elements along some dimensions of its tensors, operands and then results: dim (0: as it is), and by which axes they are
- * cut then.  fill: by operand, what is behind; 0: anything.  w: its attributes.  or_whole: it may as well be done on what is not cut. */
-struct longer { uint32_t mesh, words; int64_t *w, (*dim)[IR_MAX_RANK]; struct axes (*cut)[IR_MAX_RANK]; ir_val *fill; bool or_whole; };
+ * cut then.  Where a result is parts of a sum over axes by which it would lie, but for extents that do not divide, `after` and `scattered` say that of
+ * the sum.  fill: by operand, what is behind; 0: anything.  w: its attributes.  or_whole: it may as well be done on what is not cut. */
+struct longer { uint32_t mesh, words; int64_t *w, (*dim)[IR_MAX_RANK], (*after)[IR_MAX_RANK]; struct axes (*cut)[IR_MAX_RANK], (*scattered)[IR_MAX_RANK]; ir_val *fill; bool or_whole; };
 
 static struct longer longer_new(struct part *p, const struct ir_fn *fn, const struct ir_op *o)
 {
 	struct longer g = { .dim = arena_alloc(&p->a, sizeof *g.dim * (o->nin + o->nout)), .cut = arena_alloc(&p->a, sizeof *g.cut * (o->nin + o->nout)),
+	                    .after = arena_alloc(&p->a, sizeof *g.after * (o->nout + 1)), .scattered = arena_alloc(&p->a, sizeof *g.scattered * (o->nout + 1)),
 	                    .fill = ARENA_NEW(&p->a, ir_val, o->nin + 1) };
 	g.w = ir_attr_copy(&p->a, fn, o, &g.words);
 	return g;
@@ -20,10 +26,33 @@ static void lengthen(struct longer *g, uint32_t tensor, int d, int64_t n, struct
 	g->cut[tensor][d] = l;
 }
 
+/* Parts x of the sum that is result k, with more elements where its sum is scattered; then, *t is the sum's type, and *want how it lies. */
+static ir_val more_after(struct part *p, struct ir_b *b, const struct longer *g, uint32_t k, ir_val x, ir_shard lie, ir_type *t, ir_shard *want)
+{
+	struct ir_type_info all = *ir_type_of(p->m, *t), own = *ir_vtype(p->m, b->fn, x);
+	int64_t dim[IR_MAX_RANK], local[IR_MAX_RANK], w[3 * (IR_MAX_RANK + 1)] = {0};
+	bool any = false;
+	for (int i = 0; i < 3; i++)
+		w[i * (all.rank + 1)] = all.rank;
+	for (int d = 0; d < all.rank; d++) {
+		bool more = g->after[k][d] && !part_axes(p, lie, d).n;
+		dim[d] = more ? g->after[k][d] : all.dim[d];
+		local[d] = more ? dim[d] : own.dim[d];
+		w[all.rank + 2 + d] = local[d] - own.dim[d];
+		any |= more;
+	}
+	if (!any)
+		return x;
+	*t = ir_tensor(p->m, (enum dtype)all.dtype, all.rank, dim);
+	*want = moved_cut_as(p, part_summed(p, *want), all.rank, g->mesh, g->scattered[k]);
+	ir_val zero = ir_const_i(b, ir_scalar(p->m, (enum dtype)own.dtype), 0);
+	return ir_emit(b, IR_pad, 2, (ir_val[]){ x, zero }, ir_tensor(p->m, (enum dtype)own.dtype, all.rank, local), w, 3 * ((uint32_t)all.rank + 1));
+}
+
 /* o with those attributes, on operands and with results of types t: in lie as have, and are brought to where it is done; results are wanted as want,
- * and in out they lie as lie. */
-static void do_longer(struct part *p, struct scope *s, const struct ir_op *o, const struct longer *g, const ir_type *t, ir_val *in, const ir_shard *have,
-                      const ir_shard *want, ir_val *out, ir_shard *lie)
+ * and in out they lie as lie, with more elements if t says so. */
+static void do_longer(struct part *p, struct scope *s, const struct ir_op *o, const struct longer *g, ir_type *t, ir_val *in, const ir_shard *have,
+                      ir_shard *want, ir_val *out, ir_shard *lie)
 {
 	struct ir_fn *fn = ir_fn_new(p->m, "longer");
 	struct ir_b b = { p->m, fn, o->loc };
@@ -44,6 +73,7 @@ static void do_longer(struct part *p, struct scope *s, const struct ir_op *o, co
 	for (uint32_t k = 0; k < o->nout; k++)
 		if (part_sum(p, lie[k]) && part_sum(p, lie[k]) != part_sum(p, want[k])) {
 			record_about(p, s->from, o->out + k);
+			out[k] = more_after(p, &s->b, g, k, out[k], lie[k], &t[o->nin + k], &want[k]);
 			out[k] = ir_convert(&s->b, part_finish(p, &s->b, out[k], &lie[k], want[k]), scope_type(p, s, o->out + k)->dtype);
 		}
 	ir_fn_drop(p->m);
@@ -116,11 +146,14 @@ static bool is_longer(struct part *p, struct scope *s, const struct ir_op *o, co
 			continue;
 		record_about(p, s->from, v);
 		const struct ir_op *maker = ir_def(s->from, v);
+		const void *one = ir_splat(p->m, s->from, v);
 		uint32_t j = 0;
 		while (j < k && !(ir_in(s->from, o, j) == v && t[j] == t[k] && have[j] == h && g->fill[j] == g->fill[k]))
 			j++;
 		if (j < k)
 			in[k] = in[j];
+		else if (h && one && !g->fill[k])
+			in[k] = ir_const(&s->b, part_type(p, t[k], h, DT_token), one, dtype_info[ir_type_of(p->m, t[k])->dtype].bytes);
 		else if (h && maker && maker->kind == IR_iota && scope_type(p, s, v)->count < INT32_MAX)
 			in[k] = counted(p, s, maker, t[k], g->fill[k], h);
 		else
@@ -145,7 +178,7 @@ static bool is_longer(struct part *p, struct scope *s, const struct ir_op *o, co
 			s->view[v] = moved_shorter(p, t[k], in[k], have[k], scope_type(p, s, v)->dim);
 	}
 	for (uint32_t k = 0; k < o->nout; k++) {
-		if (more[o->nin + k])
+		if (t[o->nin + k] != s->from->val.p[o->out + k].type)
 			s->view[o->out + k] = moved_shorter(p, t[o->nin + k], out[k], lie[k], scope_type(p, s, o->out + k)->dim);
 		else
 			scope_give(p, s, o->out + k, out[k], lie[k]);
@@ -153,11 +186,10 @@ static bool is_longer(struct part *p, struct scope *s, const struct ir_op *o, co
 	return true;
 }
 
-/* Is dimension d of operand k of o, which is not made yet, of a value that is cut there by l, into which the extent does not divide? */
+/* Is dimension d of operand k of o of a value that is cut there by l, into which the extent does not divide? */
 static bool indivisible(struct part *p, struct scope *s, const struct ir_op *o, uint32_t k, int d, struct axes *l, uint32_t *mesh)
 {
-	ir_val x = ir_in(s->from, o, k);
-	const struct view *v = s->map[x] ? NULL : s->view[x];
+	const struct view *v = s->view[ir_in(s->from, o, k)];
 	for (int i = 0; v && i < v->nsource; i++) {
 		const struct source *q = &v->source[i];
 		if (q->fill || !q->sh || v->dim[d] <= 1 || v->dim[d] % ir_shard_parts(p->m, q->sh, d) == 0)
@@ -182,7 +214,31 @@ static bool of_batch(struct scope *s, const struct ir_op *o, const struct ir_axe
 
 static enum redop sum_of(const struct scope *s, const struct ir_op *o)
 {
-	return o->kind == IR_reduce && o->nout == 1 ? (enum redop)ir_attr(s->from, o, AT_redop) : o->kind == IR_dot ? RED_add : RED_fn;
+	bool adds = o->kind == IR_dot || o->kind == IR_attention_grad;
+	return o->kind == IR_reduce && o->nout == 1 ? (enum redop)ir_attr(s->from, o, AT_redop) : adds ? RED_add : RED_fn;
+}
+
+/* Is factor f that of the queries of o, a gradient of attention, and what it makes of a row of zeros, whose l is large, nothing? */
+static bool of_rows(struct part *p, struct scope *s, const struct ir_op *o, const struct ir_axes *x, int f)
+{
+	const struct ir_fn *fn = ir_fn_of(p->m, (ir_fnid)ir_attr(s->from, o, AT_fn));
+	if (ir_axes_find(x, 3, f) < 0)
+		return false;
+	struct eval_array *in = ARENA_NEW(&p->a, struct eval_array, fn->nparam + 1), *res = ARENA_NEW(&p->a, struct eval_array, fn->result.n + 1);
+	for (uint32_t i = 0; i < fn->nparam; i++) {
+		enum dtype dt = (enum dtype)ir_vtype(p->m, fn, i + 1)->dtype;
+		in[i] = (struct eval_array){ .dtype = dt, .bytes = dtype_info[dt].bytes, .p = ARENA_NEW(&p->a, uint64_t, 2) };
+	}
+	struct err *e = eval_fn(p->m, fn, in, res);
+	bool ok = !e;
+	err_free(e);
+	for (size_t i = 0; i < fn->result.n && ok; i++) {
+		double v = dtype_real(res[i].dtype, res[i].p);
+		ok = isfinite(v) || (i == 0 && v < 0);
+	}
+	for (size_t i = 0; i < fn->result.n; i++)
+		eval_array_free(&res[i]);
+	return ok;
 }
 
 /* Does top_k order numbers of type dt by their bits? */
@@ -207,15 +263,25 @@ static ir_val filling(struct part *p, struct scope *s, const struct ir_op *o, ui
 	enum redop r = sum_of(s, o);
 	if (o->kind == IR_top_k)
 		return least(p, &s->b, dt);
+	if (o->kind == IR_attention_grad && k == 3)      /* weights of rows that are not there are 0 then, whatever their scores */
+		return ir_const_f(&s->b, ir_scalar(p->m, dt), 1e30);
 	if (redop_elem[r] != ELEM_COUNT)
 		return part_neutral(p, &s->b, ir_scalar(p->m, dt), r);
 	return ir_const(&s->b, ir_scalar(p->m, dt), ir_splat(p->m, s->from, ir_in(s->from, o, o->nout + k)), dtype_info[dt].bytes);
 }
 
+/* Is operand k of a product one number everywhere that makes 0 of the 0 behind the other's last elements? */
+static bool of_zeros(struct part *p, struct scope *s, const struct ir_op *o, uint32_t k)
+{
+	const void *one = o->kind == IR_dot ? ir_splat(p->m, s->from, ir_in(s->from, o, k)) : NULL;
+	enum dtype dt = (enum dtype)scope_type(p, s, ir_in(s->from, o, k))->dtype;
+	return one && !ir_splat(p->m, s->from, ir_in(s->from, o, !k)) && dtype_info[dt].cls != DT_COMPLEX && isfinite(dtype_real(dt, one));
+}
+
 /* Is o, with more elements along factor f, the same along those that there are? */
 static bool extends(struct part *p, struct scope *s, const struct ir_op *o, const struct ir_axes *x, int f)
 {
-	bool sum = x->factor[f].kind == FACTOR_SUM && redop_elem[sum_of(s, o)] != ELEM_COUNT;
+	bool sum = x->factor[f].kind == FACTOR_SUM && redop_elem[sum_of(s, o)] != ELEM_COUNT && (o->kind != IR_attention_grad || of_rows(p, s, o, x, f));
 	bool selects = (o->kind == IR_reduce || (o->kind == IR_top_k && by_bits((enum dtype)scope_type(p, s, ir_in(s->from, o, 0))->dtype))) && along_can(p, s->from, o, x, f);
 	if (!sum && !selects && (x->factor[f].kind != FACTOR_EACH || ir_axes_find(x, x->nin, f) < 0))
 		return false;
@@ -264,7 +330,7 @@ static bool with_more(struct part *p, struct scope *s, const struct ir_op *o)
 	    o->kind == IR_pad || o->kind == IR_optimization_barrier || o->kind == IR_sharding_constraint || o->kind == IR_custom_call)
 		return false;
 	const struct ir_axes *x = NULL;
-	struct axes *l = NULL, y;
+	struct axes *l = NULL, *other = NULL, y;
 	struct longer g;
 	bool any = false;
 	for (uint32_t k = 0; k < o->nin; k++)
@@ -275,15 +341,20 @@ static bool with_more(struct part *p, struct scope *s, const struct ir_op *o)
 			if (!x) {
 				x = o->kind == IR_top_k ? part_rule(p, s->from, o) : ir_axes_of(&p->a, p->m, s->from, o);
 				l = ARENA_NEW(&p->a, struct axes, x->nfactor + 1);
+				other = ARENA_NEW(&p->a, struct axes, x->nfactor + 1);
 				g = longer_new(p, s->from, o);
 				g.or_whole = true;
 			}
 			int f = x->dim[k][d].n == 1 ? x->dim[k][d].factor[0] : -1;
-			if (f < 0 || (any && of != g.mesh) || moved_overlap_any(y, l, x->nfactor) || !extends(p, s, o, x, f))
+			if (f < 0 || (any && of != g.mesh))
 				continue;
-			l[f] = y;
-			g.mesh = of;
-			any = true;
+			if (s->map[ir_in(s->from, o, k)] || moved_overlap_any(y, l, x->nfactor))      /* it is made already, as a whole */
+				other[f] = y;
+			else if (extends(p, s, o, x, f)) {
+				l[f] = y;
+				g.mesh = of;
+				any = true;
+			}
 		}
 	if (!any || taken_elsewhere(p, s, o, x, g.mesh, l))
 		return false;
@@ -291,12 +362,16 @@ static bool with_more(struct part *p, struct scope *s, const struct ir_op *o)
 		bool filled = false;
 		for (int d = 0; d < x->rank[k]; d++) {
 			int f = x->dim[k][d].n == 1 ? x->dim[k][d].factor[0] : -1;
+			if (f >= 0 && k >= x->nin && other[f].n && !l[f].n && !moved_overlap_any(other[f], g.scattered[k - x->nin], d)) {
+				g.after[k - x->nin][d] = moved_divisible(x->factor[f].size, axes_size(other[f]));
+				g.scattered[k - x->nin][d] = other[f];
+			}
 			if (f < 0 || !l[f].n)
 				continue;
 			lengthen(&g, (uint32_t)k, d, moved_divisible(x->factor[f].size, axes_size(l[f])), l[f]);
 			filled |= x->factor[f].kind == FACTOR_SUM;
 		}
-		if (filled && k < x->nin)
+		if (filled && k < x->nin && !of_zeros(p, s, o, (uint32_t)k))
 			g.fill[k] = filling(p, s, o, (uint32_t)k);
 	}
 	return is_longer(p, s, o, &g);

@@ -673,6 +673,50 @@ def test_bytes_of_extremes(n):
         assert moved(f, [v[:(1 << 16) // n * n]], [("x",)], m, ())[0] <= 1 << 10
 
 
+def attends(kind, x, w, seg, d):
+    q, k, v = (jnp.einsum("bsd,dhe->bhse", x, w[i]) for i in range(3))
+    t = jnp.arange(x.shape[1])
+    s = jnp.einsum("bhqe,bhke->bhqk", q, k)
+    if kind in ("causal", "window"):
+        s = jnp.where(t[:, None] >= t, s, -1e30)
+    if kind == "window":
+        s = jnp.where(t[:, None] - t < 5, s, -jnp.inf)
+    if kind == "documents":
+        seg = seg[:, :t.size]
+        s = jnp.where(seg[:, None, :, None] == seg[:, None, None], s, -1e9)
+    if kind == "divided":         # by what would be 0 behind the last row
+        s = s / d[:t.size, None]
+    p = jax.nn.softmax(s, -1)
+    if kind == "dropout":
+        p = p * jax.random.bernoulli(jax.random.key(3), .7, p.shape)
+    return jnp.einsum("bhqk,bhke->bqhe", p, v)
+
+
+@pytest.mark.parametrize("rows", [slice(0, -1), slice(1, -2)], ids=str)
+@pytest.mark.parametrize("kind", ["plain", "causal", "window", "documents", "divided", "dropout"])
+@pytest.mark.parametrize("m,spec", [(mesh(2), (None, "x")), (mesh(3), (None, "x")), (mesh(2, 2), ("x", "y")), (mesh(2, 2), (None, ("y", "x")))], ids=str)
+def test_gradient_of_attention_where_it_does_not_divide(m, spec, kind, rows):
+    r = np.random.default_rng(1)
+    args = [r.standard_normal((2, 24, 16), np.float32), r.standard_normal((3, 16, 2, 8), np.float32) / 4, np.sort(r.integers(0, 3, (2, 24)), 1), 1 + r.random(24, np.float32)]
+
+    def f(x, w, seg, d):
+        return (attends(kind, jnp.tanh(x[:, rows]), w, seg, d) ** 2).sum()
+    check(jax.value_and_grad(f, (0, 1)), args, [spec, (), (), ()], m, rtol=1e-5)
+
+
+@pytest.mark.only_rondo("Rondo's collectives")
+@pytest.mark.parametrize("n", MESHES)
+def test_bytes_of_gradients_where_it_does_not_divide(n):
+    """What devices have of rows stays there: sums are of weights, and of the rows of keys and values that all rows read."""
+    x, w, v, m = np.zeros((24 * n, 32), np.float32), np.zeros((32, 64), np.float32), np.zeros((64, 16), np.float32), mesh(n)
+    for f in (lambda w, v, x: (jnp.tanh(x[1:] @ w) @ v).sum(), lambda w, v, x: ((jnp.tanh(jnp.pad(x, ((1, 0), (0, 0))) @ w) @ v) ** 2).sum()):
+        sent, kinds = moved(jax.grad(f, (0, 1)), [w, v, x], [(), (), ("x",)], m, ())
+        assert "all_gather" not in kinds and sent <= 2 * (w.nbytes + v.nbytes) + 4 * x[0].nbytes + 64
+    x, w = np.zeros((2, 24 * n, 16), np.float32), np.zeros((3, 16, 2, 8), np.float32)
+    sent, _ = moved(jax.grad(lambda w, x: (attends("causal", x[:, :-1], w, None, None) ** 2).sum()), [w, x], [(), (None, "x")], m, ())
+    assert sent <= 4 * x.nbytes + 2 * w.nbytes
+
+
 # --- windows that do not divide --------------------------------------------------------------------------------------------------
 
 LONGER = {
