@@ -252,6 +252,19 @@ static bool as_it_lies(struct query *q, int t, int d, struct axes l, const struc
 	return parts == axes_size(l) && part_contiguous(x, f) && even(q->p->m, q->v->fn, q->o, x, f);
 }
 
+/* Is dimension d of operand t, which is summed over, cut into n, and that of the operand that it is multiplied with not, and would a part of it that travels
+ * be small beside the result, whose parts are added up else? */
+static bool cut_alone(struct query *q, int t, int d, int64_t n)
+{
+	const struct ir_axes *x = q->x;
+	const struct ir_module *m = q->p->m;
+	int f = x->dim[t][d].n == 1 && t < x->nin ? x->dim[t][d].factor[0] : -1;
+	if (f < 0 || x->factor[f].kind != FACTOR_SUM || q->o->kind != IR_dot)
+		return false;
+	int e = ir_axes_find(x, !t, f);
+	return e >= 0 && ir_shard_parts(m, part_summed(q->p, q->have[!t]), e) == 1 && ir_vtype(m, q->v->fn, ir_in(q->v->fn, q->o, (uint32_t)t))->bytes / n < ir_vtype(m, q->v->fn, q->o->out)->bytes / 4;
+}
+
 /* The longest beginning of l, of which a part of an axis may be the last, that divides n; *left: what follows. */
 static struct axes beginning(struct arena *a, struct axes l, int64_t n, struct axes *left)
 {
@@ -396,7 +409,7 @@ static struct axes *choose(struct query *q, struct cost *least)
 		}
 		for (int d = 0; d < x->rank[t] && nother < MOST_TURNED; d++) {
 			struct axes l = part_axes(p, h, d);
-			if (!l.n || as_it_lies(q, t, d, l, seen))
+			if (!l.n || (as_it_lies(q, t, d, l, seen) && !cut_alone(q, t, d, axes_size(l))))
 				continue;
 			for (int skip = 0; skip < 2 && nother < MOST_TURNED; skip++) {
 				struct way w[MOST_TURNED];
