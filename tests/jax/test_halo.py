@@ -721,8 +721,8 @@ def test_bytes_of_gradients_where_it_does_not_divide(n):
 @pytest.mark.parametrize("n", MESHES)
 def test_bytes_of_products_of_columns(n):
     """An operand that is cut along what is summed over becomes rows where the result is much larger: no parts of that are added up."""
-    x, w, m = np.zeros((128 * n, 8 * n), np.float32), np.zeros((8 * n, 64 * n), np.float32), mesh(n)
-    y = 128 * n * 64 * n * 4
+    x, w, m = np.zeros((128 * n, 32 * n), np.float32), np.zeros((32 * n, 256 * n), np.float32), mesh(n)
+    y = 128 * n * 256 * n * 4
     for f, more in ((lambda x, w: jnp.tanh(x @ w).mean(), 16), (lambda x, w: jnp.tanh(x @ w), y)):
         assert moved(f, [x, w], [(None, "x"), ()], m, ())[0] <= x.nbytes / n + more
 
