@@ -30,6 +30,7 @@ static void features(void)
 	unsigned last = a;
 	info.avx2 = ymm && fma && b >> 5 & 1;
 	info.avx512 = zmm && info.avx2 && (b >> 16 & 1) && (b >> 17 & 1) && (b >> 30 & 1) && (b >> 31 & 1);
+	info.avx512_vbmi = info.avx512 && c >> 1 & 1;
 	info.avx512_fp16 = info.avx512 && d >> 23 & 1;
 	bool amx = tile && info.avx512 && d >> 24 & 1;
 	info.amx_bf16 = amx && d >> 22 & 1;
@@ -46,7 +47,7 @@ static void lower(void)
 	if (most == ANY)
 		return;
 	if (most < AMX) info.amx_bf16 = info.amx_int8 = false;
-	if (most < AVX512_BF16) info.avx512_bf16 = info.avx512_fp16 = false;
+	if (most < AVX512_BF16) info.avx512_bf16 = info.avx512_vbmi = info.avx512_fp16 = false;
 	if (most < AVX512) info.avx512 = false;
 	if (most < AVX2) info.avx2 = false;
 }
@@ -196,6 +197,24 @@ const struct cpu_info *cpu_get(void)
 {
 	pthread_once(&once, machine);
 	return &info;
+}
+
+bool cpu_lower(const struct cpu_info *other)
+{
+	cpu_get();
+	bool had[] = { info.avx2, info.avx512, info.avx512_bf16, info.avx512_vbmi, info.avx512_fp16, info.amx_bf16, info.amx_int8 };
+	info.avx2 &= other->avx2;
+	info.avx512 &= other->avx512;
+	info.avx512_bf16 &= other->avx512_bf16;
+	info.avx512_vbmi &= other->avx512_vbmi;
+	info.avx512_fp16 &= other->avx512_fp16;
+	info.amx_bf16 &= other->amx_bf16;
+	info.amx_int8 &= other->amx_int8;
+	info.l1 = MIN(info.l1, other->l1);
+	info.l2 = MIN(info.l2, other->l2);
+	info.l3 = MIN(info.l3, other->l3);
+	bool has[] = { info.avx2, info.avx512, info.avx512_bf16, info.avx512_vbmi, info.avx512_fp16, info.amx_bf16, info.amx_int8 };
+	return !memcmp(had, has, sizeof had);
 }
 
 unsigned cpu_set_ftz(void)

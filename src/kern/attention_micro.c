@@ -99,7 +99,7 @@ static void bf16_model(int64_t steps, const void *a, int64_t lda, const void *b,
 /* --- which run here --------------------------------------------------------------------- */
 
 /* Exponentials are made by vector instructions of bf16 and of bytes. */
-static bool has_words(void) { return micro_bf16() && __builtin_cpu_supports("avx512vbmi"); }
+static bool has_words(void) { return micro_bf16() && cpu_get()->avx512_vbmi; }
 static bool has_amx(void) { return has_words() && micro_amx(); }
 
 const struct att_variant att_variant[] = {

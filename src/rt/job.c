@@ -20,7 +20,8 @@ enum { AGREED = NELEM(agreed) };
 
 struct card {
 	uint32_t magic, version;
-	int32_t ndev, cores;
+	int32_t ndev;
+	struct cpu_info cpu;
 	char kind[80], boot[40], group[200], setting[AGREED][32];
 	uint64_t mask[MASK_WORDS];
 };
@@ -43,7 +44,7 @@ static void card_fill(struct card *k, int ndev)
 {
 	cpu_set_t set;
 
-	*k = (struct card){ .magic = CARD, .version = RONDO_VERSION, .ndev = ndev, .cores = cpu_get()->cores };
+	*k = (struct card){ .magic = CARD, .version = RONDO_VERSION, .ndev = ndev, .cpu = *cpu_get() };
 	for (int i = 0; i < AGREED; i++)
 		if (agreed[i].text)
 			snprintf(k->setting[i], sizeof k->setting[i], "%s", conf_str(agreed[i].key));
@@ -118,6 +119,14 @@ static struct err *same_settings(const struct card *card, int n, int me)
 	return NULL;
 }
 
+/* All use what each of them has, so that a replicated number has the same bits in all. */
+static void same_instructions(const struct card *card, int n)
+{
+	for (int i = 0; i < n; i++)
+		if (!cpu_lower(&card[i].cpu))
+			log_line(LOG_WARN, "process %d of the job lacks instruction sets that this machine has: they are left unused here, so that all make the same numbers", i);
+}
+
 /* Each device of the job becomes as many as make all parts together. */
 static struct err *deal(struct rt_client *c, struct card *card, int n, int parts)
 {
@@ -147,7 +156,7 @@ static int lapack_threads(const struct card *card, int n, int parts)
 		int sharers = 0;
 		for (int k = 0; k < n; k++)
 			sharers += k == i || same_cores(&card[i], &card[k]) ? card[k].ndev : 0;
-		least = MIN(least, MAX(card[i].cores / sharers, 1));
+		least = MIN(least, MAX(card[i].cpu.cores / sharers, 1));
 		total += card[i].ndev;
 	}
 	return parts ? 1 : total > 1 ? least : 0;
@@ -174,6 +183,7 @@ struct err *job_join(struct rt_client *c, const struct rt_opts *o)
 				TRY_GOTO(e, card_get(boot, i, &card[i]), out);
 	}
 	TRY_GOTO(e, same_settings(card, n, me), out);
+	same_instructions(card, n);
 	TRY_GOTO(e, deal(c, card, n, o->parts), out);
 	c->lapack = lapack_threads(card, n, o->parts);
 	for (int i = 0; i < n; i++) {
@@ -189,7 +199,7 @@ struct err *job_join(struct rt_client *c, const struct rt_opts *o)
 		bool seen = false;
 		for (int k = 0; k < i; k++)
 			seen |= same_cores(&card[i], &card[k]);
-		c->cores += seen ? 0 : card[i].cores;
+		c->cores += seen ? 0 : card[i].cpu.cores;
 	}
 	c->nplace = total;
 	c->place = mem_alloc(sizeof *c->place * (size_t)total);
@@ -199,7 +209,7 @@ struct err *job_join(struct rt_client *c, const struct rt_opts *o)
 			struct rt_place *p = &c->place[id];
 			p->process = i;
 			p->local = k;
-			p->cores = card[i].cores;
+			p->cores = card[i].cpu.cores;
 			snprintf(p->kind, sizeof p->kind, "%s", card[i].kind);
 		}
 out:
