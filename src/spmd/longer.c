@@ -215,7 +215,7 @@ static bool of_batch(struct scope *s, const struct ir_op *o, const struct ir_axe
 static enum redop sum_of(const struct scope *s, const struct ir_op *o)
 {
 	bool adds = o->kind == IR_dot || o->kind == IR_attention_grad;
-	return o->kind == IR_reduce && o->nout == 1 ? (enum redop)ir_attr(s->from, o, AT_redop) : adds ? RED_add : RED_fn;
+	return (o->kind == IR_reduce || o->kind == IR_scatter) && o->nout == 1 ? (enum redop)ir_attr(s->from, o, AT_redop) : adds ? RED_add : RED_fn;
 }
 
 /* Is factor f that of the queries of o, a gradient of attention, and what it makes of a row of zeros, whose l is large, nothing? */
@@ -256,6 +256,9 @@ static ir_val least(struct part *p, struct ir_b *b, enum dtype dt)
 	return ir_const(b, ir_scalar(p->m, dt), &v, dtype_info[dt].bytes);
 }
 
+/* Does it count beyond all places of a value? */
+static bool places(enum dtype dt) { return dtype_info[dt].bits >= 32; }
+
 /* What changes nothing behind the last elements of operand k of o, if those are taken together. */
 static ir_val filling(struct part *p, struct scope *s, const struct ir_op *o, uint32_t k)
 {
@@ -265,6 +268,8 @@ static ir_val filling(struct part *p, struct scope *s, const struct ir_op *o, ui
 		return least(p, &s->b, dt);
 	if (o->kind == IR_attention_grad && k == 3)      /* weights of rows that are not there are 0 then, whatever their scores */
 		return ir_const_f(&s->b, ir_scalar(p->m, dt), 1e30);
+	if (o->kind == IR_scatter && k == 1)             /* where nothing is */
+		return ir_const_i(&s->b, ir_scalar(p->m, dt), places(dt) ? INT32_MAX : 0);
 	if (redop_elem[r] != ELEM_COUNT)
 		return part_neutral(p, &s->b, ir_scalar(p->m, dt), r);
 	return ir_const(&s->b, ir_scalar(p->m, dt), ir_splat(p->m, s->from, ir_in(s->from, o, o->nout + k)), dtype_info[dt].bytes);
@@ -289,6 +294,8 @@ static bool extends(struct part *p, struct scope *s, const struct ir_op *o, cons
 		return false;                        /* places would be clamped at another end */
 	if (o->kind == IR_convolution && (ir_attr(s->from, o, AT_batch_groups) > 1 || (ir_attr(s->from, o, AT_feature_groups) > 1 && ir_axes_find(x, 1, f) >= 0)))
 		return false;                        /* there would be more groups */
+	if (o->kind == IR_scatter && ir_attr(s->from, o, AT_unique) && !places((enum dtype)scope_type(p, s, ir_in(s->from, o, 1))->dtype))
+		return false;
 	for (int t = 0; t < x->nin + x->nout; t++)
 		for (int e = 0; e < x->rank[t]; e++)
 			for (int i = 0; i < x->dim[t][e].n; i++)

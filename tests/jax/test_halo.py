@@ -717,6 +717,26 @@ def test_bytes_of_gradients_where_it_does_not_divide(n):
     assert sent <= 4 * x.nbytes + 2 * w.nbytes
 
 
+@pytest.mark.parametrize("unique,dtype", [(False, np.int32), (True, np.int32), (True, np.uint8), (False, np.uint8)])
+@pytest.mark.parametrize("how", ["add", "max", "min", "multiply"])
+@pytest.mark.parametrize("n", MESHES)
+def test_updates_where_they_do_not_divide(n, how, unique, dtype):
+    """What is behind the last update goes nowhere, not to a place that another one has."""
+    m, r = mesh(n), np.random.default_rng(n)
+    e, u, i = whole(150, 4), whole(8 * n, 4), r.permutation(100)[:8 * n]
+    i = (i if unique else i % 7).astype(dtype)
+    for rows in (slice(1, None), slice(0, -3)):
+        check(lambda e, u, i: getattr(e.at[i[rows]], how)(u[rows] + 1, unique_indices=unique), [e, u, i], [(), ("x",), ("x",)], m)  # noqa: B023
+
+
+@pytest.mark.only_rondo("Rondo's collectives")
+@pytest.mark.parametrize("n", MESHES)
+def test_bytes_of_the_gradient_of_an_embedding(n):
+    e, t, m = np.zeros((64, 32), np.float32), np.zeros((8, 64 * n), np.int32), mesh(n)
+    sent, kinds = moved(jax.grad(lambda e, t: (jnp.tanh(e[t[:, :-1]]) ** 2).sum()), [e, t], [(), (None, "x")], m, ())
+    assert kinds == {"all_reduce"} and sent <= 2 * e.nbytes
+
+
 @pytest.mark.only_rondo("Rondo's collectives")
 @pytest.mark.parametrize("n", MESHES)
 def test_bytes_of_products_of_columns(n):
