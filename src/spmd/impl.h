@@ -195,10 +195,10 @@ ir_val halo_emit_dense(struct part *p, struct ir_b *b, const struct halo *h, int
 /* --- view.c: elements moved to other places ----------------------------------------------------- */
 
 /* A value that is made of others' elements.  Pieces, later ones over earlier ones, are boxes: a run along each dimension; of a fill, whose source is
- * a scalar, only where they are counts. */
+ * a scalar, only where they are counts.  made: it is one that was made, of which it leaves out what is behind. */
 struct source { ir_val v; ir_shard sh; const int64_t *dim; bool fill; };     /* dim: of the whole array */
 struct piece { int source; const struct run *run; };
-struct view { int rank; const int64_t *dim; int npiece, nsource; struct piece *piece; struct source *source; };
+struct view { int rank; const int64_t *dim; int npiece, nsource; struct piece *piece; struct source *source; bool made; };
 
 struct view *view_of(struct part *p, const struct ir_type_info *t, ir_val v, ir_shard sh);
 struct view *view_fill(struct part *p, const struct ir_type_info *t, ir_val scalar);

@@ -82,28 +82,9 @@ static void do_longer(struct part *p, struct scope *s, const struct ir_op *o, co
 /* Positions: an iota of type t, which lies as h, with `fill` behind those that o counts. */
 static ir_val counted(struct part *p, struct scope *s, const struct ir_op *o, ir_type t, ir_val fill, ir_shard h)
 {
-	const struct ir_type_info *all = scope_type(p, s, o->out), own = *ir_type_of(p->m, part_type(p, t, h, DT_token));
-	enum dtype dt = (enum dtype)all->dtype;
-	int rank = all->rank;
-	int64_t dim[IR_MAX_RANK], had[IR_MAX_RANK];
-	memcpy(had, all->dim, sizeof *had * (size_t)rank);
-	memcpy(dim, own.dim, sizeof *dim * (size_t)rank);
-	ir_type here = ir_tensor(p->m, DT_i32, rank, dim);
-	ir_val v = 0, in = 0;
-	for (int d = 0; d < rank; d++) {
-		bool count = ir_attr(s->from, o, AT_dim) == d;
-		if (!count && ir_type_of(p->m, t)->dim[d] == had[d])
-			continue;
-		ir_val at = ir_iota(&s->b, here, d);
-		if (ir_shard_parts(p->m, h, d) > 1)
-			at = ir_bin(&s->b, ELEM_add, at, ir_splat_of(&s->b, part_offset(p, &s->b, p->m->shard.p[h].mesh, part_axes(p, h, d), dim[d]), here));
-		if (ir_type_of(p->m, t)->dim[d] > had[d]) {
-			ir_val one = ir_bin(&s->b, ELEM_compare_lt, at, ir_const_i(&s->b, here, had[d]));
-			in = in ? ir_bin(&s->b, ELEM_and, in, one) : one;
-		}
-		v = count ? ir_convert(&s->b, at, dt) : v;
-	}
-	return in && fill ? ir_select(&s->b, in, v, ir_splat_of(&s->b, fill, s->b.fn->val.p[v].type)) : v;
+	const struct ir_type_info all = *scope_type(p, s, o->out);
+	ir_val v = ir_convert(&s->b, moved_position(p, &s->b, t, h, (int)ir_attr(s->from, o, AT_dim)), (enum dtype)all.dtype);
+	return fill ? moved_filled(p, &s->b, v, t, h, all.dim, fill) : v;
 }
 
 /* Does that, if operands can be brought there; results that are longer are views then. */

@@ -112,6 +112,7 @@ struct view *moved_shorter(struct part *p, ir_type t, ir_val v, ir_shard h, cons
 	for (int d = 0; d < x->rank; d++)
 		run[d].n = dim[d];
 	x->piece[0].run = run;
+	x->made = true;
 	return x;
 }
 
@@ -148,15 +149,15 @@ void moved_undo(struct scope *s, struct way *w, int n)
 	}
 }
 
-/* The view of v, which is made of x and of what is made now. */
-static struct view *anew(struct part *p, struct scope *s, ir_val v, ir_val x)
+/* The view of v, from what is made now. */
+static struct view *anew(struct part *p, struct scope *s, ir_val v)
 {
 	const struct ir_op *o = ir_def(s->from, v);
-	if (v == x || s->map[v] || !s->view[v] || !is_move((enum ir_kind)o->kind))
+	if (s->map[v] || !s->view[v] || s->view[v]->made || !is_move((enum ir_kind)o->kind))
 		return seen(p, s, v);
 	struct view **in = ARENA_NEW(&p->a, struct view *, o->nin + 1);
 	for (uint32_t k = 0; k < o->nin; k++)
-		if (!(in[k] = anew(p, s, ir_in(s->from, o, k), x)))
+		if (!(in[k] = anew(p, s, ir_in(s->from, o, k))))
 			return NULL;
 	return view_moved(p, &s->b, s->from, o, in);
 }
@@ -257,11 +258,11 @@ static ir_val by_way(struct part *p, struct scope *s, struct way *w, ir_val v, c
 		}
 	}
 	int deep = w->deep;
-	for (int i = 1; i < n * deep && !r; i++) {       /* first those that are made at once */
+	for (int i = 0; i < n * deep && !r; i++) {       /* first those that are made already, then those that are made at once */
 		struct part_mark at = part_mark(p, &s->b);
 		int before = w->n;
 		w->deep = i / n;
-		const struct view *y = i % n && made(p, s, w, list[i % n]) ? anew(p, s, v, list[i % n]) : NULL;
+		const struct view *y = !i || (i % n && made(p, s, w, list[i % n])) ? anew(p, s, v) : NULL;
 		y = y ? view_longer(p, &s->b, y, dim, fill) : NULL;
 		r = y ? view_emit(p, &s->b, y, to) : 0;
 		if (!r) {
@@ -273,11 +274,42 @@ static ir_val by_way(struct part *p, struct scope *s, struct way *w, ir_val v, c
 	return r;
 }
 
+ir_val moved_position(struct part *p, struct ir_b *b, ir_type t, ir_shard h, int d)
+{
+	const struct ir_type_info own = *ir_type_of(p->m, part_type(p, t, h, DT_token));
+	int64_t dim[IR_MAX_RANK];
+	memcpy(dim, own.dim, sizeof *dim * (size_t)own.rank);
+	ir_type here = ir_tensor(p->m, DT_i32, own.rank, dim);
+	ir_val at = ir_iota(b, here, d);
+	return ir_shard_parts(p->m, h, d) == 1 ? at : ir_bin(b, ELEM_add, at, ir_splat_of(b, part_offset(p, b, p->m->shard.p[h].mesh, part_axes(p, h, d), dim[d]), here));
+}
+
+ir_val moved_filled(struct part *p, struct ir_b *b, ir_val v, ir_type t, ir_shard h, const int64_t *had, ir_val fill)
+{
+	ir_val in = 0;
+	for (int d = 0; d < ir_type_of(p->m, t)->rank; d++) {
+		if (ir_type_of(p->m, t)->dim[d] == had[d])
+			continue;
+		ir_val at = moved_position(p, b, t, h, d), one = ir_bin(b, ELEM_compare_lt, at, ir_const_i(b, b->fn->val.p[at].type, had[d]));
+		in = in ? ir_bin(b, ELEM_and, in, one) : one;
+	}
+	return in ? ir_select(b, in, v, ir_splat_of(b, fill, b->fn->val.p[v].type)) : v;
+}
+
 ir_val moved_brought(struct part *p, struct scope *s, struct way *w, ir_val v, const int64_t *dim, ir_val fill, ir_shard to)
 {
+	const struct ir_type_info t = *scope_type(p, s, v);
 	const struct view *y = view_longer(p, &s->b, seen(p, s, v), dim, fill);
 	ir_val r = y ? view_emit(p, &s->b, y, to) : 0;
-	return r || s->map[v] || !s->view[v] || !to ? r : by_way(p, s, w, v, dim, fill, to);
+	if (r || s->map[v] || !s->view[v] || !to)
+		return r;
+	r = by_way(p, s, w, v, dim, fill, to);
+	for (int d = 0; d < t.rank && fill; d++)
+		fill = dim[d] <= INT32_MAX ? fill : 0;
+	if (r || !fill)
+		return r;
+	r = moved_brought(p, s, w, v, dim, 0, to);       /* what is behind is written over */
+	return r ? moved_filled(p, &s->b, r, ir_tensor(p->m, (enum dtype)t.dtype, t.rank, dim), to, t.dim, fill) : 0;
 }
 
 /* Of a source of x the dimensions along which nothing moves cut as `to` has them, or else as they are. */

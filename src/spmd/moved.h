@@ -11,6 +11,10 @@ void moved_undo(struct scope *s, struct way *w, int n);
 /* v, of dim[d] elements along d, of which more than it has are fill, or, if that is 0, anything, as `to`; 0: that is no better than to gather what
  * it is made of. */
 ir_val moved_brought(struct part *p, struct scope *s, struct way *w, ir_val v, const int64_t *dim, ir_val fill, ir_shard to);
+/* i32 positions along d in an array of type t, which lies as h. */
+ir_val moved_position(struct part *p, struct ir_b *b, ir_type t, ir_shard h, int d);
+/* v, which is of type t and lies as h, with `fill` behind the first had[d] elements along d. */
+ir_val moved_filled(struct part *p, struct ir_b *b, ir_val v, ir_type t, ir_shard h, const int64_t *had, ir_val fill);
 /* The first elements of v, which lies as h and is of type t: of dim[d] along d. */
 struct view *moved_shorter(struct part *p, ir_type t, ir_val v, ir_shard h, const int64_t *dim);
 

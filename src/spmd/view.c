@@ -205,7 +205,7 @@ struct view *view_longer(struct part *p, const struct ir_b *b, const struct view
 		struct run *r = add_piece(p, v, x->piece[k].source);
 		memcpy(r, x->piece[k].run, sizeof *r * (size_t)v->rank);
 		for (int d = 0; d < v->rank && !fill; d++)       /* what is behind it there will do */
-			if (is_still(&r[d], x->dim[d]) && (q->fill || (x->npiece == 1 && q->dim[d] == dim[d])))
+			if (is_still(&r[d], x->dim[d]) && (q->fill || q->dim[d] == dim[d]))
 				r[d] = still(dim[d]);
 	}
 	return boxes(v) ? v : NULL;

@@ -112,6 +112,7 @@ OVER_EDGES = {
     "product of diagonals": lambda x: (x[1:, 1:] * x[:-1, :-1]).sum(), "mixed derivative": lambda x: jnp.pad(x[2:, 2:] - x[2:, :-2] - x[:-2, 2:] + x[:-2, :-2], 1),
     "edge": lambda x: jnp.pad(x, 1, mode="edge").sum(1), "stencil": lambda x: (lambda p: sum(p[i:i + 32, j:j + 48] for i in range(3) for j in range(3)))(jnp.pad(x, 1, mode="edge")),
     "wrap": lambda x: (lambda p: sum(p[i:i + 32, j:j + 48] * (i + 3 * j) for i in range(3) for j in range(3)))(jnp.pad(x, 1, mode="wrap")),
+    "edge of squares": lambda x: (jnp.pad(x, 1, mode="edge") ** 2).sum(0), "wrap and extremes": lambda x: jnp.pad(x, 1, mode="wrap").max(0), "reflect and pool": lambda x: lax.reduce_window(jnp.pad(x, 2, mode="reflect"), -np.inf, lax.max, (3, 3), (1, 1), "VALID").sum(1),
     "gram": lambda x: x[1:, 1:] @ x[:-1, :-1].T, "extremes": lambda x: (x[1:, 3:].max(), x[3:, :-1].min(0)),
 }
 
@@ -172,6 +173,47 @@ def test_drawn_along_two(seed):
     m = mesh(*[(2, 2), (2, 4), (3, 2), (4, 2), (2, 3), (1, 3)][seed % 6]) if len(jax.devices()) >= 8 else mesh(2, 2)
     x = np.random.default_rng(seed).integers(0, 1000, (24, 48)).astype(np.int32)
     check(drawn(seed), [x], [[("x", "y"), ("y", "x"), (("x", "y"),), (None, ("x", "y"))][seed % 4 if seed % 3 else 0]], m)
+
+
+BORDERS = ["edge", "wrap", "reflect", "symmetric", "zeros", "roll", "slice", "square", "square", "neighbours", "window"]
+
+
+def bordered(seed):
+    """The same, of steps of which each needs what borders on a part and nothing else, and a sum or the most of it."""
+    r = np.random.default_rng(seed)
+    steps = [(str(r.choice(BORDERS)), *r.integers(1, 3, 2).tolist()) for _ in range(r.integers(1, 4))]
+    end = str(r.choice(["sum", "max", "all"]))
+
+    def f(x):
+        for k, a, b in steps:
+            if k in ("edge", "wrap", "reflect", "symmetric"):
+                x = jnp.pad(x, (1, 1) if k == "edge" else (a, b), mode=k)      # an edge twice is a broadcast
+            elif k == "zeros":
+                x = jnp.pad(x, (a, b))
+            elif k == "roll":
+                x = jnp.roll(x, (a, -b, a)[:x.ndim], range(x.ndim))
+            elif k == "slice":
+                x = x[(slice(a, -b),) * x.ndim]
+            elif k == "neighbours":
+                x = sum(lax.slice_in_dim(x, i, x.shape[a - 1] - 2 + i, axis=a - 1) for i in range(3))
+            elif k == "window":
+                x = lax.reduce_window(x, np.int32(0), lax.add, (3,) * x.ndim, (1,) * x.ndim, "VALID")
+            x = (x * x if k == "square" else x) % 1000
+        return x.sum() if end == "all" else x.sum(a - 1) if end == "sum" else x.max(b - 1)
+    return f
+
+
+@pytest.mark.parametrize("seed", range(48))
+def test_drawn_borders(seed):
+    """Bit by bit; of no device's elements much comes at once."""
+    shape, spec = [((2, 2), "xy"), ((2, 4), "xy"), ((4, 2), "yx"), ((4, 2), "xy"), ((2, 2, 2), "xyz"), ((2, 4), "xy-"), ((3, 2), "x-y")][seed % 7]
+    m = mesh(*shape) if np.prod(shape) <= len(jax.devices()) else mesh(*[1] * (len(shape) - 2), 2, 2)
+    spec = P(*(None if a == "-" else a for a in spec))
+    x = np.random.default_rng(seed).integers(0, 1000, (96, 72, 60)[:len(spec)]).astype(np.int32)
+    check(bordered(seed), [x], [spec], m)
+    if jax.default_backend() == "rondo":
+        text = jax.jit(bordered(seed)).lower(jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(m, spec))).compile().as_text()
+        assert all(c[2] <= x.nbytes / 8 for c in bytes_moved.of_rondo(text)), text
 
 
 @pytest.mark.parametrize("w,s,pad", [((3, 3), (2, 2), "SAME"), ((3, 4), (2, 1), "SAME"), ((3, 3), (1, 1), "SAME"), ((3, 3), (2, 2), "VALID"), ((2, 5), (2, 2), "VALID")], ids=str)
