@@ -375,11 +375,11 @@ static bool gathered(struct part *p, struct scope *s, ir_val v)
 	}
 	ir_type longer = ir_tensor(p->m, dt, rank, dim);
 	struct travel after = part_travel(p, longer, cut, to);
-	double bytes = parts ? MIN(all.bytes, after.bytes) : all.bytes;
-	if (bytes < (double)part_worth(p)) {     /* of what is short, not of numbers; much less than one step brings, or as much as several */
-		double first = parts && !moved_in_front(p, x) ? part_local(p, longer, cut) : -bytes / 4;
-		bytes = bytes < FEW ? 0 : MIN(all.bytes, bytes + first) + 1;
-	}
+	double shift = parts && !moved_in_front(p, x) ? part_local(p, longer, cut) : 0, bytes = parts ? MIN(all.bytes, after.bytes) : all.bytes;
+	if (bytes >= (double)part_worth(p))
+		bytes = MIN(all.bytes, bytes + shift);
+	else                                     /* of what is short, not of numbers; much less than one step brings, or as much as several */
+		bytes = bytes < FEW ? 0 : MIN(all.bytes, bytes + (shift != 0 ? shift : -bytes / 4)) + 1;
 	ir_val y = view_boxes(p, &s->b, x, to, (int64_t)bytes);
 	if (y) {
 		scope_give(p, s, v, y, to);

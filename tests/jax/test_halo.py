@@ -525,6 +525,10 @@ def test_bytes_of_rows():
     for f in (lambda x: jnp.concatenate([x, x[:66]]), lambda x: jnp.pad(x, 33, mode="wrap")):
         sent, kinds = moved(f, [x], [(("x", "y"),)], mesh(2, 2), ("x",))
         assert "all_gather" not in kinds or sent <= 1.5 * x.nbytes
+    for k in (515, 701, 898):                # the most that a device can lack
+        f = lambda x, k=k: x[-k:] if k == 701 else x[:k]
+        assert moved(f, [x], [(("x", "y"),)], mesh(2, 2), ())[0] <= k * x[0].nbytes * 1.001
+        check(f, [whole(1024, 256)], [(("x", "y"),)], mesh(2, 2), ())
     i = np.zeros(4096, np.int32)
     for f in (jax.ops.segment_max, jax.ops.segment_min, jax.ops.segment_prod):
         assert moved(lambda i, f=f: f(i, i, 50), [i], [("x",)], m)[0] <= 2 * 50 * 4
