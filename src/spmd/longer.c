@@ -146,13 +146,21 @@ static bool is_longer(struct part *p, struct scope *s, const struct ir_op *o, co
 		}
 	}
 	do_longer(p, s, o, g, t, arena_copy(&p->a, in, sizeof *in * o->nin), have, want, out, lie);
-	for (uint32_t k = 0; k < o->nout && !g->or_whole; k++)
+	int longer = 0, cut = 0;
+	bool much = !g->or_whole;
+	for (uint32_t k = 0; k < o->nin; k++)
+		much |= more[k] && 4 * ir_type_of(p->m, t[k])->count >= 5 * scope_type(p, s, ir_in(s->from, o, k))->count;
+	for (uint32_t k = 0; k < o->nout; k++)
 		for (int d = 0; d < ir_type_of(p->m, t[o->nin + k])->rank; d++)
-			if (g->dim[o->nin + k][d] && !axes_equal(part_axes(p, lie[k], d), g->cut[o->nin + k][d])) {        /* it is better whole: as it was */
-				moved_undo(s, &way, 0);
-				part_go_back(p, &s->b, before);
-				return false;
+			if (g->dim[o->nin + k][d]) {
+				longer++;
+				cut += axes_equal(part_axes(p, lie[k], d), g->cut[o->nin + k][d]);
 			}
+	if (much && cut < longer && !(g->or_whole && cut)) {     /* it is better whole: as it was */
+		moved_undo(s, &way, 0);
+		part_go_back(p, &s->b, before);
+		return false;
+	}
 	for (uint32_t k = 0; k < o->nin; k++) {          /* who reads them again finds them longer */
 		ir_val v = ir_in(s->from, o, k);
 		if (more[k] && !s->map[v] && s->view[v])

@@ -529,6 +529,9 @@ def test_bytes_of_rows():
         f = lambda x, k=k: x[-k:] if k == 701 else x[:k]
         assert moved(f, [x], [(("x", "y"),)], mesh(2, 2), ())[0] <= k * x[0].nbytes * 1.001
         check(f, [whole(1024, 256)], [(("x", "y"),)], mesh(2, 2), ())
+    for f, rows in ((lambda x: x[8:10] @ x.T, 2), (lambda x: x[301:304] @ x.T, 3), (lambda x: jnp.sin(x[254:257]) @ x.T, 6)):
+        assert moved(f, [x], [(("x", "y"),)], mesh(2, 2))[0] <= rows * x[0].nbytes
+        check(f, [whole(1024, 256)], [(("x", "y"),)], mesh(2, 2), rtol=1e-5)
     i = np.zeros(4096, np.int32)
     for f in (jax.ops.segment_max, jax.ops.segment_min, jax.ops.segment_prod):
         assert moved(lambda i, f=f: f(i, i, 50), [i], [("x",)], m)[0] <= 2 * 50 * 4
