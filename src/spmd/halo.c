@@ -210,7 +210,8 @@ static struct halo *spread_out(struct part *p, struct halo *h, const int64_t *st
 	return h;
 }
 
-static struct halo *plan(struct part *p, struct halo *h, const int64_t *start)
+/* alike: with rounds in which many devices do the same, even if that takes more of them. */
+static struct halo *planned(struct part *p, struct halo *h, const int64_t *start, bool alike)
 {
 	int room = 8 * (h->parts + h->nstrip), nseg = 0, n = h->nstrip;
 	h->round = ARENA_NEW(&p->a, struct round, room);
@@ -237,11 +238,31 @@ static struct halo *plan(struct part *p, struct halo *h, const int64_t *start)
 			}
 		}
 		int any = matching(seg, nseg, first, false, pick);
-		bool same = most == any || (2 * most >= any && !own(&seg[first]));      /* tables are cheaper than rounds if nothing travels */
+		bool same = alike && (most == any || (2 * most >= any && !own(&seg[first])));      /* tables are cheaper than rounds if nothing travels */
 		if (!add_round(p, h, seg, same ? best : pick, same ? most : any, room))
 			return NULL;
 	}
 	place(p, h);
+	return h;
+}
+
+/* Elements that come in all rounds. */
+static int64_t coming(const struct halo *h)
+{
+	int64_t n = 0;
+	for (int i = 0; i < h->nround; i++)
+		n += h->round[i].own ? 0 : h->round[i].n;
+	return n;
+}
+
+/* In static places, unless so many fewer rounds do that they pay for writing the result. */
+static struct halo *plan(struct part *p, struct halo *h, const int64_t *start)
+{
+	struct halo few = *h;
+	if (!planned(p, h, start, true))
+		return NULL;
+	if (2 * coming(h) > 3 * h->len && planned(p, &few, start, false) && 2 * (coming(h) - coming(&few)) >= h->len)
+		*h = few;
 	return h;
 }
 

@@ -525,6 +525,7 @@ def test_bytes_of_rows():
     for f in (lambda x: jnp.concatenate([x, x[:66]]), lambda x: jnp.pad(x, 33, mode="wrap")):
         sent, kinds = moved(f, [x], [(("x", "y"),)], mesh(2, 2), ("x",))
         assert "all_gather" not in kinds or sent <= 1.5 * x.nbytes
+    assert moved(lambda x: jnp.concatenate([x, x]), [x], [(("x", "y"),)], mesh(2, 2), (("x", "y"),)) == (x.nbytes / 2, {"permute"})
     for k in (515, 701, 898):                # the most that a device can lack
         f = lambda x, k=k: x[-k:] if k == 701 else x[:k]
         assert moved(f, [x], [(("x", "y"),)], mesh(2, 2), ())[0] <= k * x[0].nbytes * 1.001
