@@ -30,6 +30,7 @@ static const struct pass { const char *name; struct err *(*run)(const struct pas
 	{ "joint",     pass_joint,  NO_CALL | LOCAL, NO_JOINT },/* joint reducers -> the collectives that there are */
 	{ "layouts",   pass_layouts,NO_CALL | LOCAL, 0 },       /* arguments and results as they lie in memory */
 	{ "canon2",    pass_canon,  NO_CALL, 0 },
+	{ "beside",    pass_beside, NO_CALL | LOCAL, 0 },       /* sums of what zeros are put around -> one beside the other */
 	{ "cse2",      pass_cse_local, 0, 0 },
 	{ "leave2",    pass_leave_local, NO_CALL | LOCAL, 0 },
 	{ "turns",     pass_turns,  NO_CALL | LOCAL, 0 },       /* cases that the turn of a loop decides -> the branch that they take */

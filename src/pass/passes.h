@@ -103,6 +103,8 @@ struct err *pass_unroll(const struct pass_opts *o, struct ir_module *m);
 struct err *pass_joint(const struct pass_opts *o, struct ir_module *m);
 /* The order in which arguments and results of main lie in memory is settled, and becomes that of their dimensions; who reads them transposes. */
 struct err *pass_layouts(const struct pass_opts *o, struct ir_module *m);
+/* Sums of values with zeros around them, along one dimension and no two at the same place, become concatenations. */
+struct err *pass_beside(const struct pass_opts *o, struct ir_module *m);
 /* Attention, forward and backward, however it is written, becomes the ops attention and attention_grad, where both agree on samples.  What is not
  * recognised stays. */
 struct err *pass_attention(const struct pass_opts *o, struct ir_module *m);

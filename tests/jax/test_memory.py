@@ -248,3 +248,22 @@ def test_updates_of_several_donated_arrays_take_no_memory(size):
         assert size < 1 << 20 or c.memory_analysis().temp_size_in_bytes <= arrays * size * 4, f.__name__
         for got, w in zip(c(*[jnp.asarray(a) for a in x]), want):
             np.testing.assert_allclose(got, w, rtol=1e-5, atol=1e-6)
+
+
+def test_gradients_of_rows_of_a_stack():
+    """One beside the other, and not each with zeros around it; -0 becomes 0 as in a sum with them."""
+    n = 128
+    w, x = np.random.default_rng(0).standard_normal((12, n, n)).astype(np.float32) / 12, np.ones((8, n), np.float32)
+
+    def f(w, x):
+        def loss(w):
+            h = x
+            for i in range(12):
+                h = jnp.tanh(h @ w[i])
+            return (h ** 2).sum()
+        g = jax.grad(loss)(w)
+        return g / jnp.sqrt((g * g).sum())
+    assert jax.jit(f).lower(w, x).compile().memory_analysis().temp_size_in_bytes <= 1.5 * w.nbytes
+    np.testing.assert_allclose(jax.jit(f)(w, x), jax.jit(f)(*jax.device_put((w, x), jax.devices("cpu")[0])), rtol=1e-3, atol=1e-5)
+    zero = jax.jit(jax.grad(lambda w: sum(-0.0 * w[i].sum() for i in (1, 4, 2))))(w[:6])
+    assert not np.signbit(zero).any()
