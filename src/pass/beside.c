@@ -51,15 +51,20 @@ static bool begin(struct rewrite *r)
 	return any;
 }
 
-static int leaves(const struct rewrite *r, ir_val v, const struct ir_op **to)
+/* The n pads of the sum v. */
+static void leaves(const struct rewrite *r, ir_val v, int n, const struct ir_op **to)
 {
-	const struct ir_op *o = ir_def(r->from, v);
-	if (o->kind == IR_pad) {
-		*to = o;
-		return 1;
+	ir_val *left = ARENA_NEW(r->a, ir_val, n + 1);
+	int k = 0;
+	for (left[k++] = v; k;) {
+		const struct ir_op *o = ir_def(r->from, left[--k]);
+		if (o->kind == IR_pad) {
+			*to++ = o;
+			continue;
+		}
+		left[k++] = ir_in(r->from, o, 1);
+		left[k++] = ir_in(r->from, o, 0);
 	}
-	int n = leaves(r, ir_in(r->from, o, 0), to);
-	return n + leaves(r, ir_in(r->from, o, 1), to + n);
 }
 
 static ir_val on_op(struct rewrite *r, const struct ir_op *o, const ir_val *in)
@@ -70,7 +75,7 @@ static ir_val on_op(struct rewrite *r, const struct ir_op *o, const ir_val *in)
 	int n = s[o->out].n, k = 0, d = s[o->out].dim, rank;
 	const struct ir_op **pad = ARENA_NEW(r->a, const struct ir_op *, n);
 	ir_val *part = ARENA_NEW(r->a, ir_val, 2 * n + 1);
-	leaves(r, o->out, pad);
+	leaves(r, o->out, n, pad);
 	for (int i = 1; i < n; i++) {            /* by where they begin: they come in order, or the last one first */
 		const struct ir_op *x = pad[i];
 		int j = i;
