@@ -149,17 +149,26 @@ static ir_val matrix(struct env *e, ir_val v, int lab, bool rows)
 
 /* --- the ops' operands ---------------------------------------------------------------- */
 
+static void forward(struct env *e, int i);
+
+/* [B.., G, T] as [B.., G, T, 1]. */
+static ir_val column(struct env *e, ir_val l, enum dtype as)
+{
+	const struct ir_type_info *t = ir_vtype(e->b.m, e->b.fn, l);
+	int64_t dim[ATOMS];
+	int rank = t->rank;
+	memcpy(dim, t->dim, sizeof *dim * (size_t)rank);
+	dim[rank] = 1;
+	return ir_reshape(&e->b, ir_convert(&e->b, l, as), rank + 1, dim);
+}
+
 static ir_val extra(struct env *e, const struct extra *x, int fwd)
 {
-	if (x->sums) {
-		ir_val l = e->o[fwd][1];
-		const struct ir_type_info *t = ir_vtype(e->b.m, e->b.fn, l);
-		int64_t dim[ATOMS];
-		int rank = t->rank;
-		memcpy(dim, t->dim, sizeof *dim * (size_t)rank);
-		dim[rank] = 1;
-		l = ir_convert(&e->b, l, x->as);
-		return ir_reshape(&e->b, l, rank + 1, dim);
+	if (x->sums)
+		return column(e, e->o[fwd][1], x->as);
+	if (x->top) {
+		forward(e, x->top - 1);
+		return column(e, e->o[x->top - 1][2], score_sums(e));
 	}
 	if (!x->index)
 		return matrix(e, e->get(e, x->v, x->lab), x->lab, false);
@@ -190,11 +199,11 @@ static ir_val spread(struct ir_b *b, ir_val x, ir_val v)
 static enum dtype given_as(const struct env *e, enum exit_kind kind, int op, enum dtype dt)
 {
 	enum dtype most = DT_token;
-	for (size_t i = 0; i < e->m->exit.n && e->wide == DT_token; i++) {
-		const struct exit *x = &e->m->exit.p[i];
-		enum dtype own = (enum dtype)ir_vtype(e->m->c->m, e->m->c->fn, x->v)->dtype;
+	size_t n = e->m->exit.n, all = n + e->m->more.n;
+	for (size_t i = 0; i < all && e->wide == DT_token; i++) {
+		const struct exit *x = i < n ? &e->m->exit.p[i] : &e->m->more.p[i - n];
 		bool summed = x->kind == EXIT_DX && kind == EXIT_DQ;
-		own = summed ? score_sums(e) : own;
+		enum dtype own = summed || x->more || i >= n ? score_sums(e) : (enum dtype)ir_vtype(e->m->c->m, e->m->c->fn, x->v)->dtype;
 		if ((x->kind == kind || summed) && x->op == op && (most == DT_token || dtype_info[own].bytes > dtype_info[most].bytes))
 			most = own;
 	}
@@ -407,6 +416,8 @@ static void given(struct env *e, const struct bwd *w, ir_val *in)
 	in[1] = vectors(e, w->d_o, true);
 	if (!poly_is_one(c, w->r)) {
 		enum dtype dt = (enum dtype)ir_vtype(b->m, b->fn, in[1])->dtype;
+		if (!e->m->fwd.p[w->fwd].score && e->wide == DT_token)      /* as q is read: chosen scores are multiplied as those that they were chosen of */
+			dt = (enum dtype)ir_vtype(c->m, c->fn, (ir_val)fac_of(c, w->d_o)->a)->dtype;
 		ir_val r = spread(b, rows(e, w->r, t), in[1]), wide = ir_convert(b, in[1], score_sums(e));
 		in[1] = ir_convert(b, ir_bin(b, ELEM_multiply, wide, r), dt);
 	}
@@ -520,7 +531,8 @@ static ir_val unplace(struct env *e, ir_val v, int lab, ir_type t)
 	return ir_convert(b, v, dt);
 }
 
-ir_val emit_exit(struct env *e, const struct exit *x, ir_type t)
+/* [B.., G, T] or [B.., S], and a vector: what exit x is, or of a sum the first part. */
+static ir_val one_exit(struct env *e, const struct exit *x, ir_type t)
 {
 	struct cand *c = e->m->c;
 	struct ir_b *b = &e->b;
@@ -534,7 +546,7 @@ ir_val emit_exit(struct env *e, const struct exit *x, ir_type t)
 		break;
 	case EXIT_Z:
 		forward(e, x->op);
-		return unplace(e, lifted(e, x, x->op), x->lab, t);
+		return lifted(e, x, x->op);
 	case EXIT_DELTA:
 		fwd = e->m->bwd.p[x->op].fwd;
 		v = delta_of(e, x->op, &d_o);
@@ -565,8 +577,20 @@ ir_val emit_exit(struct env *e, const struct exit *x, ir_type t)
 		ir_val k = rows(e, x->coef, wide);
 		v = ir_bin(b, ELEM_multiply, v, k);
 	}
-	if (x->kind == EXIT_DX)
-		v = sum_to(e, v, x->lab);
+	return x->kind == EXIT_DX ? sum_to(e, v, x->lab) : v;
+}
+
+ir_val emit_exit(struct env *e, const struct exit *x, ir_type t)
+{
+	ir_val v = one_exit(e, x, t);
+	if (x->kind == EXIT_CONST)
+		return v;
+	for (const struct exit *p = x; p->more; ) {
+		p = &e->m->more.p[p->more];
+		v = ir_convert(&e->b, v, score_sums(e));
+		ir_val w = ir_convert(&e->b, one_exit(e, p, t), score_sums(e));
+		v = ir_bin(&e->b, ELEM_add, v, w);
+	}
 	return unplace(e, v, x->lab, t);
 }
 
@@ -595,7 +619,9 @@ static bool leaves(struct match *m, int fwd, int slope, bool given, const struct
 	}
 	ir_fn_drop(c->m);
 	for (int i = 0; i < f.nextra; i++)
-		if (!f.extra[i].index && !f.extra[i].sums)
+		if (f.extra[i].top && !leaves(m, f.extra[i].top - 1, 0, false, s))
+			return false;
+		else if (!f.extra[i].index && !f.extra[i].sums && !f.extra[i].top)
 			s->leaf(s->user, f.extra[i].v, f.extra[i].lab);
 	return true;
 }
@@ -612,6 +638,8 @@ bool emit_leaves(struct match *m, const struct exit *x, void (*leaf)(void *user,
 	struct seen s = { leaf, user };
 	if (x->kind == EXIT_CONST)
 		return true;
+	if (x->more && !emit_leaves(m, &m->more.p[x->more], leaf, user))
+		return false;
 	leaf_poly(m->c, x->coef, &s);
 	leaf_poly(m->c, x->lift, &s);
 	if (x->kind < EXIT_DELTA)

@@ -132,8 +132,8 @@ struct fwd { int score, masks, weight, v; bool part; };        /* polynomials; f
 /* index; factor; polynomials: rest is what is added to -delta.  given: the program gives -l, less, and rest is all of -delta; d_o is multiplied with r */
 struct bwd { int fwd, d_o, slope, rest; bool given; int less, r; };
 /* op: of fwd or bwd; coef: polynomial of rows or keys.  What the op gives is multiplied with coef exp(lift) Z^pow, where Z = z exp(m) is the sum of
- * exponentials of scores, and lift a polynomial of rows; EXIT_Z is nothing but that. */
-struct exit { enum exit_kind kind; ir_val v; int lab, op; int coef, lift, pow; double value; };
+ * exponentials of scores, and lift a polynomial of rows; EXIT_Z is nothing but that.  more: the next one of those that v is the sum of, in match.more (0: no more). */
+struct exit { enum exit_kind kind; ir_val v; int lab, op; int coef, lift, pow, more; double value; };
 /* What the program makes NaN of where a row has no key: the row of o, of l, of dq, and all of dk and dv. */
 enum { EMPTY_O = 1, EMPTY_L = 2, EMPTY_DQ = 4, EMPTY_DK = 8, EMPTY_DV = 16 };
 enum { FILL = 10000, MOST_FILL = 4 };      /* constants from which on a score is a mask's, and of them in one score */
@@ -142,6 +142,7 @@ struct match {
 	ARR(struct fwd) fwd;
 	ARR(struct bwd) bwd;
 	ARR(struct exit) exit;
+	ARR(struct exit) more;   /* of exits that are sums; the first one is none */
 	int x;                   /* the product, a factor */
 	bool widen;              /* vectors in the type of the sums */
 	int empty;               /* what is NaN in rows without any key */
@@ -150,6 +151,8 @@ struct match {
 	int t;                   /* axis of the queries; those of its side but it are heads */
 };
 bool match_exit(struct match *m, ir_val v, int lab, struct exit *out);
+/* Is v, a pred, true where a score is the highest of its row?  *fwd: the attention of these scores. */
+bool match_top(struct match *m, ir_val v, int lab, int *fwd);
 
 /* --- score.c, emit.c --- */
 enum { OF_FWD = 6 };       /* values of an attention, see struct env */
@@ -177,7 +180,7 @@ enum { MOST_EXTRA = 24, MOST_NODE = 400 };
 struct fills { double put[MOST_FILL], added, brought; int n; bool any; };
 
 /* A function of scalars in the making. */
-struct extra { ir_val v; int lab; bool index, sums; enum dtype as; int n; uint8_t axis[LAB_ATOMS]; ir_val at; };      /* index: that along these axes; sums: the l of the rows, as such; at: while they are found, what stands for it */
+struct extra { ir_val v; int lab; bool index, sums; int top; enum dtype as; int n; uint8_t axis[LAB_ATOMS]; ir_val at; };      /* index: that along these axes; sums: the l of the rows, as such; top: 1 + the attention whose highest score it is; at: while they are found, what stands for it */
 struct scalar {
 	struct env *e;
 	struct cand *c;

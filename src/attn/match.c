@@ -3,17 +3,27 @@
 
 #include <math.h>
 
+/* Is it 1 for some scores, 0 for others, by what they are? */
+static bool is_choice(const struct cand *c, const struct fac *f)
+{
+	return f->mask && f->kind == FAC_LEAF && c->near[f->a] && cand_is_region(c, f->set);
+}
+
+/* A sum over keys of exponentials, some of which are masked out, or of those that are chosen. */
 static bool is_normaliser(const struct cand *c, const struct fac *f)
 {
 	if (f->kind != FAC_SUM || f->over != c->right || f->set & 1)
 		return false;
 	const struct mono *b = &poly_of(c, f->a)->m[0];
-	if (!b->exp || b->c != 1)
+	bool some = b->exp;
+	if (b->c != 1)
 		return false;
-	for (int i = 0; i < b->n; i++)
+	for (int i = 0; i < b->n; i++) {
 		if (!fac_of(c, b->f[i].f)->mask)
 			return false;
-	return true;
+		some |= is_choice(c, fac_of(c, b->f[i].f));
+	}
+	return some;
 }
 
 /* The factor of m that is a normaliser to this power; -1: there is none. */
@@ -233,6 +243,27 @@ static bool highest(struct match *m, const struct ir_op *o, int lab, struct exit
 	*out = (struct exit){ .kind = EXIT_M, .coef = poly_const(c, 1) };      /* of exponentials there is no sum */
 	out->op = fwd_add(m, (struct fwd){ score, poly_const(c, 1), poly_const(c, 1), 0, true });
 	return true;
+}
+
+bool match_top(struct match *m, ir_val v, int lab, int *fwd)
+{
+	struct cand *c = m->c;
+	const struct ir_op *o = ir_def(c->fn, v), *by;
+	struct exit x;
+	for (uint32_t k = 0; o && o->kind == IR_compare_eq && k < 2; k++) {
+		ir_val row = ir_in(c->fn, o, k), in;
+		int l = lab;
+		for (form_strip(c, &row, &l); (by = ir_def(c->fn, row)) && by->kind == IR_convert; form_strip(c, &row, &l))
+			row = ir_in(c->fn, by, 0);
+		if (!by || by->kind != IR_reduce || !highest(m, by, l, &x))
+			continue;
+		in = ir_in(c->fn, by, 0);
+		if (form_of(c, in, c->of[in]) != form_of(c, ir_in(c->fn, o, 1 - k), lab))
+			continue;
+		*fwd = x.op;
+		return true;
+	}
+	return false;
 }
 
 static bool logarithm(struct match *m, int p, struct exit *out)
@@ -692,23 +723,113 @@ static bool given_scores(struct match *m, int p, int *op, int *coef)
 	return true;
 }
 
+/* Are there rows enough on each device?  Kernels for a few rows add products up in another order than those for gradients, and a score is no longer the number that was the highest. */
+static bool has_rows(const struct cand *c)
+{
+	enum { LEAST = 32 };
+	int64_t n = 1;
+	for (int i = 1; i < c->naxis; i++)
+		n *= c->left >> i & 1 ? c->axis[i].size : 1;
+	return n >= LEAST * MAX(1, c->m->num_partitions);
+}
+
+/* p: what goes back through the choice of some scores, of the highest one of each row, say: numbers of rows times a slope where they are chosen, with queries (over keys) or keys
+ * summed up.  The chosen of a row are an attention, too, whose scores are 0 there and -inf elsewhere. */
+static bool chosen(struct match *m, int p, bool keys, struct exit *out)
+{
+	struct cand *c = m->c;
+	const struct fac x = *fac_of(c, m->x);
+	const struct poly all = *poly_of(c, p);
+	struct mono masks = { .c = 1 };
+	int rest = 0, r, w;
+	for (int k = 0; k < all.m[0].n; k++)
+		if (is_choice(c, fac_of(c, all.m[0].f[k].f)))
+			masks.f[masks.n++] = all.m[0].f[k];
+	for (int i = 0; i < all.n; i++) {
+		struct mono t = all.m[i];
+		if (!take_all(&t, &masks))
+			return false;
+		rest = poly_add(c, rest, poly_mono(c, &t), 1);
+	}
+	if (!has_rows(c) || !masks.n || rest <= 0 || !product(c, rest, &r, &w) || !of_rows(c, r))
+		return false;
+	for (int i = 0; i < poly_of(c, w)->n; i++)
+		if (!plain(c, &poly_of(c, w)->m[i], 0))
+			return false;
+	int f = fwd_add(m, (struct fwd){ 0, poly_mono(c, &masks), w, x.b, true });
+	struct mono first = poly_of(c, r)->m[0];
+	double k = first.c;
+	first.c = 1;
+	if (!keys && poly_of(c, r)->n != 1)
+		return false;
+	*out = keys ? (struct exit){ .kind = EXIT_O, .op = f, .coef = r, .pow = 1 } : (struct exit){ .kind = EXIT_DV, .coef = poly_const(c, k) };
+	if (!keys)
+		out->op = bwd_of(m, (struct bwd){ .fwd = f, .d_o = x.a, .given = true, .r = poly_mono(c, &first) });
+	return true;
+}
+
+/* Adds y to what exit *x is. */
+static void and_more(struct match *m, struct exit *x, struct exit y)
+{
+	y.more = x->more;
+	x->more = (int)m->more.n;
+	arr_push(&m->more, y);
+}
+
 static bool gradient(struct match *m, int p, struct exit *out)
 {
 	struct cand *c = m->c;
 	const struct fac *x = fac_of(c, m->x);
-	int vec, op, k;
+	int vec, op, k, through = 0, without = 0;
 	uint64_t over = 0;
 	p = integrand(m, p, &vec, &over);
 	if (p <= 0)
 		return false;
-	if (over == c->left && (values(m, p, vec, out) || given_values(m, p, vec, out)))
+	const struct poly all = *poly_of(c, p);
+	for (int i = 0; i < all.n; i++)
+		*(all.m[i].exp ? &through : &without) = poly_add(c, all.m[i].exp ? through : without, poly_mono(c, &all.m[i]), 1);
+	struct exit more;
+	bool both = through > 0 && without > 0;
+	p = both ? through : p;
+	if (!both && over == c->left && (values(m, p, vec, out) || given_values(m, p, vec, out)))
 		return true;
 	if (over != c->left && over != c->right)
 		return false;
 	if (vec != (over == c->right ? x->b : x->a) || (!scores(m, p, &op, &k) && !given_scores(m, p, &op, &k)))
 		return false;
 	*out = (struct exit){ .kind = over == c->right ? EXIT_DQ : EXIT_DK, .op = op, .coef = k };
+	if (both && !chosen(m, without, over == c->right, &more))
+		return false;
+	if (both)
+		and_more(m, out, more);
 	return true;
+}
+
+/* o, a sum over keys, as deltas and sums of exponentials with coefficients of rows each: what goes back to a maximum. */
+static bool several(struct match *m, const struct ir_op *o, int lab, struct exit *out)
+{
+	struct cand *c = m->c;
+	ir_val in = ir_in(c->fn, o, 0);
+	if ((enum redop)ir_attr(c->fn, o, AT_redop) != RED_add || !c->of[in] || (lab_of(c, c->of[in])->set & ~lab_of(c, lab)->set) != c->right)
+		return false;
+	c->opaque = true;
+	int p = form_of(c, in, c->of[in]);
+	c->opaque = false;
+	p = poly_sum(c, p, c->right);
+	if (p <= 0)
+		return false;
+	const struct poly all = *poly_of(c, p);
+	struct exit one;
+	for (int i = 0; i < all.n; i++) {
+		int own = poly_mono(c, &all.m[i]);
+		if (!delta(m, own, &one) && !sum(m, own, &one))
+			return false;
+		if (i)
+			and_more(m, out, one);
+		else
+			*out = one;
+	}
+	return all.n > 1;
 }
 
 /* The gradient of what q . k is multiplied with, of rows or of more than these together: p = sum over keys (and others) of a gradient of scores times q . k,
@@ -763,7 +884,8 @@ bool match_exit(struct match *m, ir_val v, int lab, struct exit *out)
 		found = found || (p > 0 && (output(m, p, out) || gradient(m, p, out)));
 	} else if (!(lab_of(c, lab)->set & c->right)) {
 		const struct ir_op *o = ir_def(c->fn, v);
-		found = logarithm(m, p, out) || delta(m, p, out) || sum(m, p, out) || factor(m, p, out) || (o && o->kind == IR_reduce && highest(m, o, lab, out));
+		bool sums = o && o->kind == IR_reduce;
+		found = logarithm(m, p, out) || delta(m, p, out) || sum(m, p, out) || factor(m, p, out) || (sums && (highest(m, o, lab, out) || several(m, o, lab, out)));
 	}
 	out->v = v;
 	out->lab = lab;

@@ -19,13 +19,14 @@ static void free_match(struct match *m)
 	arr_free(&m->fwd);
 	arr_free(&m->bwd);
 	arr_free(&m->exit);
+	arr_free(&m->more);
 }
 
 static void start(struct match *m)
 {
 	struct cand *c = m->c;
 	drop(c);
-	m->fwd.n = m->bwd.n = m->exit.n = 0;
+	m->fwd.n = m->bwd.n = m->exit.n = m->more.n = 0;
 	c->left = c->right = c->batch = 0;
 	c->again = c->wide = false;
 	c->depth = 0;
@@ -35,6 +36,7 @@ static void start(struct match *m)
 	arr_push(&c->node, (struct node){0});
 	arr_push(&c->fac, (struct fac){0});
 	arr_push(&c->poly, (struct poly){0});
+	arr_push(&m->more, (struct exit){0});
 }
 
 /* Keys are what the first sum or maximum of the region, or else, which is a guess, the first product, is over.  0: it is not told, 1 the right side,
@@ -178,15 +180,21 @@ static bool needs(struct match *m)
 
 /* --- one candidate ---------------------------------------------------------------------- */
 
-/* The axes of the largest extent on the side of queries, beside those that are heads, are the queries, the others heads. */
-static int queries(const struct cand *c, uint64_t heads)
+/* The axis of a set that has the largest extent; 0: it has none. */
+static int longest(const struct cand *c, uint64_t of)
 {
 	int t = 0;
-	uint64_t of = c->left & ~heads ? c->left & ~heads : c->left;
 	for (int i = 1; i < c->naxis; i++)
 		if (of >> i & 1 && (!t || c->axis[i].size >= c->axis[t].size))
 			t = i;
 	return t;
+}
+
+/* The axes of the largest extent on the side of queries, beside those that are heads, are the queries, the others heads. */
+static int queries(const struct cand *c, uint64_t heads)
+{
+	int t = longest(c, c->left & ~heads);
+	return t ? t : longest(c, c->left);
 }
 
 /* Axes of a batch that queries have and keys have not, which are heads that share keys; if there are none, one may have to be split first (c->again).  Of one
@@ -353,6 +361,21 @@ static bool find_values(struct match *m)
 		if (!m->fwd.p[m->bwd.p[i].fwd].v)
 			any = false;
 	return any;
+}
+
+static bool is_bf16(const struct cand *c, int f) { return ir_vtype(c->m, c->fn, (ir_val)fac_of(c, f)->a)->dtype == DT_bf16; }
+
+/* Where the highest scores are chosen, all ops must multiply q and k alike: kernels do so otherwise if values are bf16 as well. */
+static bool multiplies_alike(const struct match *m)
+{
+	const struct cand *c = m->c;
+	const struct fac *x = fac_of(c, m->x);
+	bool chosen = false, all = true;
+	for (size_t i = 0; i < m->fwd.n; i++) {
+		chosen |= !m->fwd.p[i].score;
+		all &= !m->fwd.p[i].v || is_bf16(c, m->fwd.p[i].v);
+	}
+	return !chosen || all || !is_bf16(c, x->a) || !is_bf16(c, x->b);
 }
 
 /* --- a plan --------------------------------------------------------------------------------- */
@@ -535,8 +558,8 @@ void attn_find(struct arena *a, struct ir_module *m, const struct ir_fn *fn, boo
 			cand_fail(c, o->loc, "nothing that an attention gives is needed of it");
 		if (told && !c->why) {
 			const char *bad = check_match(x);
-			if (bad)
-				cand_fail(c, o->loc, bad);
+			if (bad || !multiplies_alike(x))
+				cand_fail(c, o->loc, bad ? bad : "its highest scores are chosen beside values of another type");
 		}
 		if (told && rec)
 			arr_push(&rec->said, ((struct attn_said){ o->loc, c->why, c->where }));

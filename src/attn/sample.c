@@ -68,10 +68,21 @@ static int find(const struct sample *s, ir_val v, int lab)
 	return -1;
 }
 
+/* The exit that v is if it is the highest scores of rows: these are what the scores say, though others are made from them; NULL: it is none. */
+static const struct exit *highest(const struct sample *s, ir_val v, int lab)
+{
+	for (size_t i = 0; i < s->m->exit.n; i++) {
+		const struct exit *x = &s->m->exit.p[i];
+		if (x->kind == EXIT_M && x->v == v && x->lab == lab)
+			return x;
+	}
+	return NULL;
+}
+
 static void add_leaf(void *user, ir_val v, int lab)
 {
 	struct sample *s = user;
-	if (find(s, v, lab) >= 0 || ir_splat(s->m->c->m, s->m->c->fn, v))
+	if (find(s, v, lab) >= 0 || highest(s, v, lab) || ir_splat(s->m->c->m, s->m->c->fn, v))
 		return;
 	if (s->nleaf == SAMPLE_LEAVES) {
 		s->why = "it reads too many values";
@@ -248,8 +259,11 @@ static ir_val got(struct env *e, ir_val v, int lab)
 {
 	struct sample *s = e->user;
 	int i = find(s, v, lab);
+	const struct exit *x = highest(s, v, lab);
 	if (i >= 0)
 		return (ir_val)i + 1;
+	if (x)
+		return emit_exit(e, x, sample_type(s, v, lab));
 	s->b = e->b;                     /* a constant */
 	return make(s, v, lab);
 }

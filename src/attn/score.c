@@ -38,7 +38,7 @@ static ir_val param(struct scalar *s, const struct extra *x)
 	int i = 0;
 	for (; i < s->nextra; i++) {
 		const struct extra *y = &s->extra[i];
-		if (x->index == y->index && (x->index ? x->n == y->n && !memcmp(x->axis, y->axis, (size_t)x->n) : x->v == y->v && x->lab == y->lab))
+		if (x->index == y->index && x->top == y->top && (x->index ? x->n == y->n && !memcmp(x->axis, y->axis, (size_t)x->n) : x->v == y->v && x->lab == y->lab))
 			break;
 	}
 	if (i == s->nextra) {
@@ -48,7 +48,7 @@ static ir_val param(struct scalar *s, const struct extra *x)
 		}
 		s->extra[s->nextra++] = *x;
 	}
-	enum dtype dt = x->index ? DT_i32 : (enum dtype)ir_vtype(s->c->m, s->c->fn, x->v)->dtype;
+	enum dtype dt = x->index ? DT_i32 : x->top ? score_sums(s->e) : (enum dtype)ir_vtype(s->c->m, s->c->fn, x->v)->dtype;
 	if (s->e->wide != DT_token && dtype_info[dt].cls == DT_FLOAT)
 		dt = s->e->wide;
 	ir_type t = ir_scalar(s->c->m, dt);
@@ -82,6 +82,15 @@ static ir_val applied(struct scalar *s, ir_val v, int lab, const struct ir_op *o
 	return ir_emit(&s->b, (enum ir_kind)o->kind, o->nin, in, ir_scalar(c->m, dt), NULL, 0);
 }
 
+static ir_val polynomial(struct scalar *s, int p);
+
+/* 1 where the score is the highest of its row, as the op itself gives that: the same number, bit by bit. */
+static ir_val top(struct scalar *s, int fwd)
+{
+	ir_val m = param(s, &(struct extra){ .top = 1 + fwd }), x = m ? polynomial(s, s->e->m->fwd.p[fwd].score) : 0;
+	return x ? ir_bin(&s->b, ELEM_compare_eq, x, m) : 0;
+}
+
 static ir_val make(struct scalar *s, ir_val v, int lab)
 {
 	struct cand *c = s->c;
@@ -109,6 +118,9 @@ static ir_val make(struct scalar *s, ir_val v, int lab)
 		}
 		s->infinite |= !o;
 	}
+	int fwd;
+	if (match_top(s->e->m, v, lab, &fwd))
+		return top(s, fwd);
 	if (o && ir_is_elem(o->kind))
 		return applied(s, v, lab, o);
 	if (o && (o->kind == IR_broadcast || o->kind == IR_transpose || o->kind == IR_reshape)) {
@@ -308,7 +320,7 @@ static void find_fills(struct scalar *s, const struct ir_fn *fn, ir_val v, doubl
 	case IR_optimization_barrier:
 		while (inside && x->at != v)
 			x++;
-		if (!inside || !x->index)
+		if (!inside || (!x->index && !x->top))
 			find_fills(s, s->c->fn, inside ? x->v : ir_in(fn, o, v - o->out), k, put && !inside, inside ? x->v : of, steps);
 		return;
 	default:                                 /* anything */
@@ -348,9 +360,9 @@ static void body(struct scalar *s, const struct fwd *f, int slope)
 {
 	struct ir_b *b = &s->b;
 	ir_val score = polynomial(s, f->score), d = 0, w = 0;
-	const struct mono *mask = &poly_of(s->c, f->masks)->m[0];
-	for (int i = 0; i < mask->n && score; i++) {
-		const struct fac x = *fac_of(s->c, mask->f[i].f);
+	const struct mono mask = poly_of(s->c, f->masks)->m[0];
+	for (int i = 0; i < mask.n && score; i++) {
+		const struct fac x = *fac_of(s->c, mask.f[i].f);
 		ir_val on = scalar(s, (ir_val)x.a, x.b);
 		s->infinite = true;
 		if (!on)
@@ -376,9 +388,10 @@ static void body(struct scalar *s, const struct fwd *f, int slope)
 }
 
 /* The function; s has the extras then. */
-ir_fnid score_function(struct env *e, const struct fwd *f, int slope, bool given, struct scalar *s)
+ir_fnid score_function(struct env *e, const struct fwd *of, int slope, bool given, struct scalar *s)
 {
 	struct ir_module *m = e->b.m;
+	const struct fwd own = *of, *f = &own;      /* there may be one more, of the highest scores */
 	int steps = STEPS;
 	*s = (struct scalar){ .e = e, .c = e->m->c, .b = { m, ir_fn_new(m, "score"), e->b.loc }, .list = true };
 	ir_param(s->b.fn, ir_scalar(m, score_sums(e)));
@@ -406,7 +419,7 @@ ir_fnid score_function(struct env *e, const struct fwd *f, int slope, bool given
 	s->b.fn = ir_fn_new(m, "score");
 	ir_param(s->b.fn, ir_scalar(m, score_sums(e)));
 	for (int i = 0; i < s->nextra; i++) {
-		enum dtype dt = s->extra[i].sums ? s->extra[i].as : s->extra[i].index ? DT_i32 : (enum dtype)ir_vtype(m, s->c->fn, s->extra[i].v)->dtype;
+		enum dtype dt = s->extra[i].sums ? s->extra[i].as : s->extra[i].index ? DT_i32 : s->extra[i].top ? score_sums(e) : (enum dtype)ir_vtype(m, s->c->fn, s->extra[i].v)->dtype;
 		ir_param(s->b.fn, ir_scalar(m, e->wide != DT_token && dtype_info[dt].cls == DT_FLOAT ? e->wide : dt));
 	}
 	body(s, f, slope);

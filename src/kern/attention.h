@@ -65,7 +65,7 @@ struct att_soft {
 #define ATT_LEAST 0.00390625f
 
 /* micro and forward in one, of some groups of rows with a tile, and then with those that follow it: p = exp2((x - m) * c2 - less), of products beside f32
- * p = exp2((x * by - m) * c2 - less), rows ldp bytes apart; p is 0 in columns that a row's bits in mask do not have.  raise, too, if top is not NULL, of scores that are exponents of e.
+ * p = exp2((x * by - m) * c2 - less), rows ldp bytes apart; p is 0 in columns that a row's bits in mask do not have.  raise, too, if top is not NULL, of products times by.
  * How many tiles are made: of the next one some x - m is more than most; all x - m are at s, which are x where m is 0, nothing else of it is written. */
 struct att_fuse {
 	int64_t steps, lda, ldp;
@@ -93,7 +93,7 @@ struct att_step {
 	float *s;                        /* products of two tiles: of the first now, of the next one's first then; and of the second */
 	bool words;                      /* p may be made of integers, and nothing is asked for beside it; |s c2| is below 2^22, and m is 256 (m - 127) + 1/2 */
 	const float *m;
-	float c2, (*sum)[ATT_LANES], (*l)[ATT_LANES], (*z)[ATT_LANES], (*top)[ATT_LANES];      /* sum: room for both; top, which is there only if z is, is raised */
+	float c2, by, (*sum)[ATT_LANES], (*l)[ATT_LANES], (*z)[ATT_LANES], (*top)[ATT_LANES];      /* sum: room for both; top, which is there only if z is, is raised by products times by */
 	char *p;
 	int64_t ldp;                     /* bytes between rows, of vp, too */
 	int panels;

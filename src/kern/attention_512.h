@@ -39,11 +39,11 @@ IN512 __m512 exp2_short(__m512 x)
 	return _mm512_scalef_ps(p, x);
 }
 
-/* The highest score of a row is raised by x and y, which are exponents of 2 beside m but for less. */
-IN512 void raise_top(float *top, __m512 x, __m512 y, float less, float m)
+/* The highest score of a row is raised by x and y times c: it is one of them, bit by bit. */
+IN512 void raise_top(float *top, __m512 x, __m512 y, float c)
 {
-	__m512 x2 = _mm512_add_ps(_mm512_add_ps(_mm512_max_ps(x, y), K512(less)), K512(m));
-	_mm512_store_ps(top, _mm512_max_ps(_mm512_mul_ps(x2, K512(0.693147181f)), _mm512_load_ps(top)));
+	__m512 a = _mm512_mul_ps(x, K512(c)), b = _mm512_mul_ps(y, K512(c)), old = _mm512_load_ps(top);
+	_mm512_store_ps(top, _mm512_max_ps(b, _mm512_max_ps(a, old)));
 }
 
 /* 2^x as a bf16, to 0.66 of its last place, where the sum of what it is before is not asked for: 32 at once as integers of 16 bits, which takes 7 cycles

@@ -10,7 +10,7 @@ enum { MAMX = ATT_MOST_MR };
 #define ON_TILES __attribute__((target("amx-tile,amx-bf16,avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,avx512vbmi")))
 
 /* Rows of exponentials of a tile that are left: where the next one's are. */
-struct rows { const float *s, *m; float (*sum)[ATT_LANES], (*top)[ATT_LANES]; char *p; int left; };
+struct rows { const float *s, *m; float (*sum)[ATT_LANES], (*top)[ATT_LANES]; char *p; int left; float by; };
 
 static inline void next_row(struct rows *r, int64_t ldp)
 {
@@ -27,9 +27,11 @@ enum also { NO_MORE, EXACT, TOPS, WORDS };
 
 INBF16 void exps_floats(struct rows *r, __m512 c, int64_t ldp, bool first, enum also also)
 {
-	__m512 m = K512(*r->m), x = _mm512_fmsub_ps(c, _mm512_load_ps(r->s), m), y = _mm512_fmsub_ps(c, _mm512_load_ps(r->s + 16), m);
+	__m512 m = K512(*r->m), x = _mm512_load_ps(r->s), y = _mm512_load_ps(r->s + 16);
 	if (also == TOPS)
-		raise_top(*r->top++, x, y, 0, *r->m);
+		raise_top(*r->top++, x, y, r->by);
+	x = _mm512_fmsub_ps(c, x, m);
+	y = _mm512_fmsub_ps(c, y, m);
 	x = exp2_short(x);
 	y = exp2_short(y);
 	__m512bh pair = _mm512_cvtne2ps_pbh(y, x);

@@ -220,7 +220,16 @@ static void drop_dead(int rows, const float *s, float *y, const float *l, float 
 			y[i] = 0;
 }
 
-static void tile(struct run *r, int64_t g, int t)
+static bool all_hidden(const float *s, int64_t n)
+{
+	int64_t i = 0;
+	while (i < n && s[i] == -INFINITY)
+		i++;
+	return i == n;
+}
+
+/* False: no score of it counts. */
+static bool tile(struct run *r, int64_t g, int t)
 {
 	const struct bwd *f = r->f;
 	const struct att_plan *p = &f->p;
@@ -230,7 +239,6 @@ static void tile(struct run *r, int64_t g, int t)
 	const float (*num)[MOST_ROWS] = (const float (*)[MOST_ROWS])(const void *)(r->row + f->numbers);
 	bool plain = r->kind[g][t] == PLAIN, raw = plain && p->raw;
 	v->micro(p->dk * es / 4, r->key + f->k_row + (size_t)(g * mr * p->dc * es), p->dc * es, r->row + f->q_col + (size_t)(t * ATT_COLS * p->dk * es), s, false);
-	v->micro(p->ek * es / 4, r->key + f->v_row + (size_t)(g * mr * p->ec * es), p->ec * es, r->row + f->o_col + (size_t)(t * ATT_COLS * p->ek * es), y, false);
 	if (raw) {
 		c = p->range.c;
 	} else if (plain) {
@@ -241,7 +249,10 @@ static void tile(struct run *r, int64_t g, int t)
 		att_score(p, i0, (int)mr, j0, (int)MIN(ATT_COLS, p->rows - j0), s, rest, r->mem + f->fn_at);
 		slope = rest[0];
 		w = rest[1];
+		if (all_hidden(s, mr * ATT_COLS))
+			return false;
 	}
+	v->micro(p->ek * es / 4, r->key + f->v_row + (size_t)(g * mr * p->ec * es), p->ec * es, r->row + f->o_col + (size_t)(t * ATT_COLS * p->ek * es), y, false);
 	for (int64_t i = MAX(p->x.s - i0, 0) * ATT_COLS; i < mr * ATT_COLS; i++)      /* keys that are none */
 		s[i] = -INFINITY;
 	const float *l = num[raw ? LX : L] + t * ATT_COLS, *less = num[raw ? LESSX : LESS] + t * ATT_COLS;
@@ -250,7 +261,7 @@ static void tile(struct run *r, int64_t g, int t)
 	int64_t ld = f->block * es, at = g * mr * ld + t * ATT_COLS * es;
 	v->soft->backward((int)mr, s, y, l, c * LOG2E, less, num[raw ? DELTA_C : DELTA] + t * ATT_COLS, c, slope, w, r->mem + f->p_at + at, r->mem + f->dx_at + at, ld,
 	                  r->mem + f->panel_at + (size_t)((t * f->kpad + g * mr) * ATT_COLS * es));
-	r->done++;
+	return true;
 }
 
 /* So many tiles from group g and panel t on, one below the other or side by side, of at most n, are live. */
@@ -304,10 +315,12 @@ static void item(struct run *r)
 	int nt = panels_of(r);
 	for (int t = 0; t < nt; t++)
 		for (int64_t g = 0; g < ng; g++)
-			if (r->kind[g][t] != NONE)
-				tile(r, g, t);
-			else
+			if (r->kind[g][t] != NONE && tile(r, g, t)) {
+				r->done++;
+			} else {
+				r->kind[g][t] = NONE;
 				r->left++;
+			}
 	by_rows(r, r->mem + f->p_at, r->row + f->o_step, f->p.ec, ng, nt, r->dv);
 	by_rows(r, r->mem + f->dx_at, r->row + f->q_step, f->p.dc, ng, nt, r->dk);
 	by_keys(r, ng, nt);

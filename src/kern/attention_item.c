@@ -429,7 +429,7 @@ static void advance(struct run *r, const struct half *next)
 	const struct fwd *f = r->f;
 	const struct att_variant *v = f->p.v;
 	struct flow *w = &r->flow;
-	struct att_step q = { .steps = f->steps, .lda = f->q_row, .ldp = f->p_row, .s = r->s, .sum = r->sum, .c2 = f->c2, .fetch = r->fetch, .fetch_end = r->fetch_end };
+	struct att_step q = { .steps = f->steps, .lda = f->q_row, .ldp = f->p_row, .s = r->s, .sum = r->sum, .c2 = f->c2, .by = f->p.range.c, .fetch = r->fetch, .fetch_end = r->fetch_end };
 	if (w->now.i0 >= 0) {
 		q.a = w->now.q;
 		q.b = w->now.k;

@@ -74,8 +74,7 @@ T512 static void tops_512(int rows, const float *s, float *top)
 T512 static void raise_512(int rows, const float *s, float c, float (*top)[ATT_LANES])
 {
 	for (int r = 0; r < rows; r++, s += ATT_COLS) {
-		__m512 old = _mm512_load_ps(top[r]), a = _mm512_mul_ps(_mm512_load_ps(s), K512(c)), b = _mm512_mul_ps(_mm512_load_ps(s + 16), K512(c));
-		_mm512_store_ps(top[r], _mm512_max_ps(b, _mm512_max_ps(a, old)));
+		raise_top(top[r], _mm512_load_ps(s), _mm512_load_ps(s + 16), c);
 	}
 }
 
@@ -127,9 +126,17 @@ FORWARD(forward_512, T512, exp2_long, floats)
 #define LESS_512(x, q, g, t, product, scale, masked) do { \
 	const char *a = (q)->a + (g) * M512 * (q)->lda, *b = (q)->b + (t) * (q)->steps * 128; \
 	PRODUCT_512(x, product, (q)->steps, a, (q)->lda, b); \
+	__m512 none = K512(-INFINITY); \
+	if ((q)->top) { \
+		_Pragma("GCC unroll 8") \
+		for (int i = 0; i < M512; i++) { \
+			uint32_t mask = masked ? (q)->mask[(g) * M512 + i] : (uint32_t)-1; \
+			raise_top((q)->top[(g) * M512 + i], _mm512_mask_mov_ps(none, (__mmask16)mask, x[i][0]), _mm512_mask_mov_ps(none, (__mmask16)(mask >> 16), x[i][1]), (q)->by); \
+		} \
+	} \
 	_Pragma("GCC unroll 8") \
 	for (int i = 0; i < M512; i++) { \
-		__m512 ref = K512((q)->m[(g) * M512 + i]), none = K512(-INFINITY); \
+		__m512 ref = K512((q)->m[(g) * M512 + i]); \
 		uint32_t mask = masked ? (q)->mask[(g) * M512 + i] : (uint32_t)-1; \
 		x[i][0] = _mm512_mask_sub_ps(none, (__mmask16)mask, scale(x[i][0], (q)->by), ref); \
 		x[i][1] = _mm512_mask_sub_ps(none, (__mmask16)(mask >> 16), scale(x[i][1], (q)->by), ref); \
@@ -156,8 +163,8 @@ isa __attribute__((always_inline)) static inline bool name(const struct att_fuse
 		KEEP_512(q->s, x); \
 		return true; \
 	} \
-	const float *m = q->m + g * M512, *less = q->less + g * M512; \
-	float (*l)[ATT_LANES] = q->l + g * M512, (*z)[ATT_LANES] = q->z ? q->z + g * M512 : NULL, (*top)[ATT_LANES] = q->top ? q->top + g * M512 : NULL; \
+	const float *less = q->less + g * M512; \
+	float (*l)[ATT_LANES] = q->l + g * M512, (*z)[ATT_LANES] = q->z ? q->z + g * M512 : NULL; \
 	char *p = q->p + g * M512 * q->ldp + t * ATT_COLS * es; \
 	int64_t ldp = q->ldp; \
 	_Pragma("GCC unroll 8") \
@@ -165,9 +172,6 @@ isa __attribute__((always_inline)) static inline bool name(const struct att_fuse
 		x[i][0] = _mm512_fmsub_ps(x[i][0], c, K512(less[i])); \
 		x[i][1] = _mm512_fmsub_ps(x[i][1], c, K512(less[i])); \
 	} \
-	_Pragma("GCC unroll 8") \
-	for (int i = 0; top && i < M512; i++) \
-		raise_top(top[i], x[i][0], x[i][1], less[i], m[i] * q->c2); \
 	_Pragma("GCC unroll 8") \
 	for (int i = 0; i < M512; i++) { \
 		__m512 e0 = exp2(x[i][0]), e1 = exp2(x[i][1]); \

@@ -87,7 +87,7 @@ static void VARIANT(tile)(const struct att_step *q, int i, bool first, const cha
 	float *o = q->o + e * MAMX * ATT_COLS;
 	const char *near = (const char *)o;
 	int rows = q->a ? MAMX : 0;
-	struct rows r = { q->s + (i & 1) * MAMX * ATT_COLS, q->m, q->sum, q->top, q->p + i * ATT_COLS * 2, rows };
+	struct rows r = { q->s + (i & 1) * MAMX * ATT_COLS, q->m, q->sum, q->top, q->p + i * ATT_COLS * 2, rows, q->by };
 	bool soon = *made == r.s;      /* what exponentials are made of is on its way */
 	if (soon && !b) {
 		LEAVE_ALL();

@@ -56,6 +56,7 @@ def drawn(rng):
     b, (h, kv) = 32 if many else pick(1, 2), pick((1, 1), (2, 2), (4, 2), (4, 1))
     dtype, again = pick(f32, f32, bf16), rng.integers(2)
     extra, cap = pick("", "", "segments", "bias", "lengths", "positions", "keep", "sinks", "dropout"), rng.integers(5) == 0
+    added = pick(None, None, None, 1e-6, 0.5) if extra != "sinks" else None
     mesh, seq, batch = pick(({"x": 4}, "x", None), ({"x": 2, "y": 2}, "x", "y" if b > 1 else None), ({"x": 2, "y": 2}, ("x", "y"), None), ({"x": 2, "y": 2}, "y", None),
                             ({"x": 2}, "x", None), *(({"x": 3}, "x", None),) * (t % 3 == s % 3 == 0))
     shape = lambda n, heads: (b, heads, n, d) if first else (b, n, heads, d)
@@ -86,14 +87,22 @@ def drawn(rng):
         x = jnp.where(keep, x, fill)
         if extra == "sinks":
             x = jnp.concatenate([x, jnp.broadcast_to(m[0][:, None, None], (*x.shape[:3], 1))], -1)
-        p = jax.nn.softmax(x, -1)[..., :s]
+        p = weights(x, added)[..., :s]
         p = (jnp.where(m[0], p / 0.8, 0) if extra == "dropout" else p).astype(v.dtype)
         return jnp.einsum("bhts,bhsd->bhtd" if first else "bhts,bshd->bthd", p, v)
 
     deep = t == s and rng.integers(4) == 0
     g = (lambda q, k, v, *m: f(f(q, k, v, *m), k * 2, v + 1, *m)) if deep else f
-    text = f"{t=} {s=} {d=} {b=} {h=} {kv=} {dtype.dtype.name} {extra=} {cap=} {causal_=} {window=} {fill=} {first=} {again=} {deep=} {mesh} {specs}"
+    text = f"{t=} {s=} {d=} {b=} {h=} {kv=} {dtype.dtype.name} {extra=} {cap=} {added=} {causal_=} {window=} {fill=} {first=} {again=} {deep=} {mesh} {specs}"
     return text, jax.checkpoint(g) if again else g, [a.astype(dtype) for a in args] + more, mesh, specs
+
+
+def weights(x, added):
+    """Softmax by hand, to whose sum something may be added; None: as jax.nn has it."""
+    if added is None:
+        return jax.nn.softmax(x, -1)
+    e = jnp.exp(x - x.max(-1, keepdims=True))
+    return e / (e.sum(-1, keepdims=True) + added)
 
 
 POLICIES = ("everything_saveable", "nothing_saveable", "dots_saveable", "dots_with_no_batch_dims_saveable")
@@ -106,13 +115,13 @@ def rotated(x):
     return jnp.concatenate([a * c - b * s, b * c + a * s], -1)
 
 
-def layer(mask, weights, rotates, spelling, keep, own="no"):
+def layer(mask, weighs, rotates, spelling, keep, own="no", added=None):
     """Attention of a layer: c, k, v of any length, and what comes with the turn.  own: keys, or keys and values, are the queries, as they are or twice them."""
     def f(c, k, v, x):
         i, j = jnp.arange(c.shape[1])[:, None], jnp.arange(c.shape[1])
         d = c.shape[-1]
         w = jnp.eye(d) * 0.5 + 0.1
-        q, k, v = (c @ w, k @ w, jnp.tanh(v)) if weights else (c, k, v)
+        q, k, v = (c @ w, k @ w, jnp.tanh(v)) if weighs else (c, k, v)
         q = q if own == "no" else jnp.tanh(q)
         k, v = {"no": (k, v), "keys": (q, v), "twice": (2 * q, v), "all": (q, q)}[own]
         q, k = (rotated(q), rotated(k)) if rotates else (q, k)
@@ -121,22 +130,24 @@ def layer(mask, weights, rotates, spelling, keep, own="no"):
             o = jax.nn.dot_product_attention(q, k, v, mask=None if on is None else on[None, None])
         else:
             s = jnp.einsum("bthd,bshd->bhts", q, k) / d ** 0.5
-            p = jax.nn.softmax(s if on is None else jnp.where(on, s, -1e30))
+            p = weights(s if on is None else jnp.where(on, s, -1e30), added)
             p = jnp.where(jax.random.bernoulli(jax.random.fold_in(jax.random.key(1), x), keep, p.shape), p / keep, 0) if keep else p
             o = jnp.einsum("bhts,bshd->bthd", p, v)
-        return c + o if weights else o
+        return c + o if weighs else o
     return f
 
 
 def drawn_layers(rng):
     """Layers in a loop, or one that a case chooses: text, and a function of q, k, v of any length."""
     pick = lambda *of: of[rng.integers(len(of))]
-    one = lambda: dict(mask=pick("none", "causal", "local", "by turn", "window"), weights=bool(rng.integers(2)), rotates=bool(rng.integers(2)), spelling=pick("jax_nn", "hand"),
-                       keep=pick(0, 0, 0, 0.9), own=pick("no", "no", "keys", "twice", "all"))
+    one = lambda: dict(mask=pick("none", "causal", "local", "by turn", "window"), weighs=bool(rng.integers(2)), rotates=bool(rng.integers(2)), spelling=pick("jax_nn", "hand"),
+                       keep=pick(0, 0, 0, 0.9), own=pick("no", "no", "keys", "twice", "all"), added=pick(None, None, 0.5))
     kinds, how, cases = [one() for _ in range(2)], pick("none", "none", "checkpoint", *POLICIES), pick("none", "none", "switch", "switch", "once")
     turns, unroll, per_turn, idle = pick(3, 4, 4, 5, 7), pick(1, 1, 2, 4), pick(1, 1, 2), rng.integers(4) == 0
     if how in POLICIES or unroll * per_turn > 1:         # several layers side by side whose queries are keys, too, are not seen in all of these
         kinds = [k | {"own": "no"} for k in kinds]
+    if how in POLICIES:                                  # nor what a policy keeps of a sum that has something added
+        kinds = [k | {"added": None} for k in kinds]
     fs = [layer(**k) for k in kinds] + [lambda c, k, v, x: c * 2] * bool(idle)
 
     def turn(c, k, v, x):

@@ -1161,10 +1161,100 @@ static void words(void **state)
 	}
 }
 
+/* Scores by scale; or, of rows whose highest ones are in operand m, 0 where a score is that, and -inf elsewhere. */
+static void highest(struct att *a, int m)
+{
+	a->e.n = 0;
+	uint16_t x = put(a, ELEM_multiply, DT_f32, DT_f32, 0, number(a, a->scale), 0);
+	if (m)
+		x = put(a, ELEM_select, DT_f32, DT_f32, put(a, ELEM_compare_eq, DT_f32, DT_pred, x, 1, 0), number(a, 0), number(a, -INFINITY));
+	a->out[0] = x;
+	a->out[1] = number(a, 1);
+}
+
+/* The highest scores of all rows as an operand. */
+static int rows_of(struct att *a, const double *m)
+{
+	int64_t dim[RANK] = { a->v[0].dim[0], a->v[0].dim[1], a->g, a->t, 1 };
+	int i = a->k.nin++;
+	view(a, i, DT_f32, RANK, dim, (int)rnd(2), 0);
+	a->in_type[a->e.nin++] = DT_f32;
+	for (int64_t n = count(&a->v[i]), x = 0; x < n; x++)
+		set(a, i, x, m[x]);
+	return i;
+}
+
+/* The highest score that a part gives is a score, bit by bit, of another function and backward, too: each row has one that is equal to it. */
+static void tops(void **state)
+{
+	want_mask = NO_MASK;
+	for (int i = 0; i < 60 * variants(); i++) {
+		const struct att_variant *v = &att_variant[i / 60];
+		if (!drawn((uint64_t)i) || v->few || !v->has())
+			continue;
+		struct att *a = calloc(1, sizeof *a), *f = calloc(1, sizeof *f);
+		double *m[3], *all[3], *grad[3], hits[2] = { 0 };
+		seed = (uint64_t)i + 1;
+		make(a, true, v->es == 2 ? DT_bf16 : DT_f32);
+		*f = *a;
+		f->k.id = KERN_attention;
+		f->k.v = f->v;
+		f->k.expr = &f->e;
+		f->e.ins = f->ins;
+		f->e.out = f->out;
+		f->e.nout = 1;
+		for (int r = 0; r < 2; r++) {
+			int64_t n = f->k.nin = 3, rows[] = { a->v[0].dim[0], a->v[0].dim[1], a->g, a->t };
+			f->e.nin = 1;
+			int top = r ? rows_of(f, m[1]) : 0;
+			n = f->k.nin;
+			view(f, (int)n, DT_f32, RANK, a->dim[ATT_DO], 0, 0);
+			view(f, (int)n + 1, DT_f32, RANK - 1, rows, 0, 0);
+			view(f, (int)n + 2, DT_f32, RANK - 1, rows, 0, 0);
+			f->k.nout = 3;
+			highest(f, top);
+			run(f, v, 1, r ? all : m);
+			for (int x = 3; x < f->k.nin + 3; x++)
+				free(f->mem[x]);
+		}
+		for (int64_t r = 0; r < count(&a->v[ATT_L]); r++) {
+			assert_true(all[2][r] > 0.99);
+			hits[0] += nearbyint(all[2][r]);      /* 2^0 of a bf16 road is 1 to 2.6e-6 */
+			set(a, ATT_L, r, 0);
+			set(a, ATT_DELTA, r, 0);
+		}
+		for (int64_t x = 0; x < count(&a->v[ATT_DO]); x++)
+			set(a, ATT_DO, x, 1);
+		for (int x = 6; x < 9; x++)
+			free(a->mem[x]);
+		a->k.nin = 6;
+		a->e.nin = 1;
+		int top = rows_of(a, m[1]);
+		for (int x = 0; x < 3; x++)
+			view(a, 7 + x, DT_f32, a->v[x].rank, a->dim[x], 0, 0);
+		highest(a, top);
+		a->e.nout = 2;
+		run(a, v, 1, grad);
+		for (int64_t x = 0; x < count(&a->v[9]); x += a->e_)
+			hits[1] += grad[2][x];
+		if (hits[0] != hits[1])
+			fail_msg("%s, %d rows, %d keys: %g scores are the highest of a row, backward %g", v->name, (int)count(&a->v[ATT_L]), (int)a->s, hits[0], hits[1]);
+		for (int x = 0; x < 3; x++) {
+			free(m[x]);
+			free(all[x]);
+			free(grad[x]);
+		}
+		release(a);
+		free(a);
+		free(f);
+	}
+	want_mask = -1;
+}
+
 int main(void)
 {
 	cpu_set_ftz();
-	const struct CMUnitTest t[] = { cmocka_unit_test(forward), cmocka_unit_test(backward), cmocka_unit_test(in_pieces), cmocka_unit_test(in_two_parts), cmocka_unit_test(mean), cmocka_unit_test(adds), cmocka_unit_test(room), cmocka_unit_test(decode), cmocka_unit_test(few), cmocka_unit_test(large), cmocka_unit_test(groups), cmocka_unit_test(grows), cmocka_unit_test(offset), cmocka_unit_test(weights), cmocka_unit_test(words), cmocka_unit_test(faint),
+	const struct CMUnitTest t[] = { cmocka_unit_test(forward), cmocka_unit_test(backward), cmocka_unit_test(in_pieces), cmocka_unit_test(in_two_parts), cmocka_unit_test(mean), cmocka_unit_test(adds), cmocka_unit_test(room), cmocka_unit_test(decode), cmocka_unit_test(few), cmocka_unit_test(large), cmocka_unit_test(groups), cmocka_unit_test(grows), cmocka_unit_test(offset), cmocka_unit_test(weights), cmocka_unit_test(words), cmocka_unit_test(tops), cmocka_unit_test(faint),
 	                               cmocka_unit_test(skipped), cmocka_unit_test(not_numbers), cmocka_unit_test(bounds) };
 	return cmocka_run_group_tests(t, NULL, NULL);
 }
