@@ -29,7 +29,7 @@ from jax.sharding import AxisType, NamedSharding as NS, PartitionSpec as P  # no
 
 # --- texts of programs --------------------------------------------------------------------
 
-SIZE = {"f64": 8, "s64": 8, "f32": 4, "s32": 4, "u32": 4, "bf16": 2, "f16": 2, "s8": 1, "u8": 1, "pred": 1}
+SIZE = {"c128": 16, "c64": 8, "f64": 8, "s64": 8, "f32": 4, "s32": 4, "u32": 4, "bf16": 2, "f16": 2, "s8": 1, "u8": 1, "pred": 1}
 
 
 def into(kind, devices, result):
@@ -86,8 +86,8 @@ def of_xla(text):
         kind = m[1].replace("-", "_").replace("collective_", "")
         if kind in ("while", "conditional", "call"):
             turns = re.search(r'known_trip_count":\{"n":"(\d+)"', line)
-            for c in re.findall(r"(?:body|to_apply)=%([\w.-]+)|branch_computations=\{%([\w.-]+)", line):
-                calls[name].append((c[0] or c[1], int(turns[1]) if turns else 1))
+            for c in re.findall(r"(?:body|to_apply|true_computation|false_computation)=%([\w.-]+)|branch_computations=\{(.*?)\}", line):      # of a choice all, as in of_rondo
+                calls[name] += [(b.strip(" %"), int(turns[1]) if turns else 1) for b in (c[0] or c[1]).split(",")]
             continue
         b = sum(SIZE[t] * int(np.prod([int(n) for n in d.split(",") if n])) for t, d in re.findall(r"(\w+)\[([\d,]*)\]", line[:m.start()].split(" = ")[1]))
         k = 2

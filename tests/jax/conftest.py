@@ -64,11 +64,11 @@ def rondo():
 @pytest.fixture
 def stock(tmp_path):
     """Run a script of this folder with JAX as it comes, in two processes: the folder that it filled."""
-    def run(script):
+    def run(script, seconds=300):
         env = {k: v for k, v in os.environ.items() if not k.startswith("RONDO") and k != "PYTHONPATH"}
         parts = [subprocess.Popen([sys.executable, str(HERE / script), str(tmp_path), str(i), "2"], env=env, stderr=subprocess.PIPE, text=True)
                  for i in range(2)]
-        errors = [p.communicate(timeout=3000)[1] for p in parts]
+        errors = [p.communicate(timeout=seconds)[1] for p in parts]
         assert not any(p.returncode for p in parts), "\n".join(errors)[-3000:]
         return tmp_path
     return run
