@@ -113,6 +113,12 @@ static struct err *lower_apart(struct lw *w, struct frame *f, int i, const struc
 	lw_frame_init(w, &in, g);
 	for (uint32_t k = 0; k < o->nin; k++)
 		in.at[k + 1] = f->at[ir_in(f->fn, o, k)];
+	for (uint32_t k = 0; k < o->nout; k++) {
+		struct place *t = f->target[o->out + k];
+		if (t && lw_free_at(w, f, i, t))
+			lw_target(w, &in, g->result.p[k], t);
+	}
+	lw_targets_back(w, &in);
 	TRY(lower_ops(w, &in));
 	for (uint32_t k = 0; k < o->nout; k++) {
 		ir_val v = g->result.p[k];

@@ -267,3 +267,11 @@ def test_gradients_of_rows_of_a_stack():
     np.testing.assert_allclose(jax.jit(f)(w, x), jax.jit(f)(*jax.device_put((w, x), jax.devices("cpu")[0])), rtol=1e-3, atol=1e-5)
     zero = jax.jit(jax.grad(lambda w: sum(-0.0 * w[i].sum() for i in (1, 4, 2))))(w[:6])
     assert not np.signbit(zero).any()
+
+
+def test_results_of_few_ops_lie_where_they_are_wanted():
+    """Also where a group of ops is too small for code of its own."""
+    x, y = jnp.ones((320, 1920)), jnp.ones((320, 5))
+    for f in (lambda x, y: jnp.concatenate([x, y], 1), lambda x, y: jnp.concatenate([x, jnp.ones((320, 1))], 1), lambda x, y: jnp.pad(x, ((0, 0), (0, 3))), lambda x, y: jnp.roll(x, 5),
+              lambda x, y: jnp.roll(x, 5, 1), lambda x, y: (x[jnp.array([3, 5, 7])], jnp.pad(x, ((1, 2), (0, 0))))):
+        assert jax.jit(f).lower(x, y).compile().memory_analysis().temp_size_in_bytes < 1 << 10
