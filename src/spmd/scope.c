@@ -192,9 +192,25 @@ static bool summed_here(struct part *p, struct scope *s, ir_val x, const struct 
 	return any;
 }
 
+/* Is x, which is cut, added to what o, which turns it about, makes of it?  Parts of both are cut otherwise, and each would be summed by itself. */
+static bool added_to_itself(struct part *p, struct scope *s, const struct ir_op *o, ir_val x)
+{
+	bool cut = false;
+	for (int d = 0; d < scope_type(p, s, x)->rank; d++)
+		cut |= ir_shard_parts(p->m, s->sh[x], d) > 1;
+	for (uint32_t u = cut && o->kind == IR_transpose ? ir_use_first(s->from, x) : 0; u; u = ir_use_next(s->from, u)) {
+		const struct ir_op *q = &s->from->op.p[ir_use_op(s->from, u)];
+		if ((q->kind == IR_add || q->kind == IR_subtract) && (ir_in(s->from, q, 0) == o->out || ir_in(s->from, q, 1) == o->out))
+			return true;
+	}
+	return false;
+}
+
 /* Would the sum that x is parts of be made twice if o made parts of it? */
 static bool summed_twice(struct part *p, struct scope *s, const struct ir_op *o, ir_val x)
 {
+	if (added_to_itself(p, s, o, x))
+		return true;
 	uint32_t uses = 0;
 	for (uint32_t u = ir_use_first(s->from, x); u; u = ir_use_next(s->from, u))
 		uses++;

@@ -797,6 +797,17 @@ def test_bytes_of_products_of_columns(n):
         assert moved(f, [x, w], [(None, "x"), ()], m, ())[0] <= x.nbytes / n + more
 
 
+@pytest.mark.only_rondo("Rondo's collectives")
+def test_bytes_of_a_product_made_symmetric():
+    """Its parts are added up once, though it and its transpose are cut otherwise."""
+    x, c = np.zeros((256, 128), np.float32), 128 * 128 * 4
+
+    def f(x):
+        c = x.T @ x
+        return (c + c.T) / 2
+    assert moved(f, [x], [("x", "y")], mesh(2, 2), ())[0] <= c + c / 4 + x.nbytes / 4
+
+
 # --- windows that do not divide --------------------------------------------------------------------------------------------------
 
 LONGER = {
