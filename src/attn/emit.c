@@ -293,15 +293,31 @@ static ir_val nan_where_any(struct env *e, ir_val on, ir_val v)
 	return ir_select(b, on, nan, v);
 }
 
+/* Is what polynomial p is made of the highest score of rows, which samples have as the program does? */
+static bool of_highest(const struct match *m, int p)
+{
+	const struct poly *x = poly_of(m->c, p);
+	for (int i = 0; i < x->n; i++)
+		for (int k = 0; k < x->m[i].n; k++) {
+			const struct fac *f = fac_of(m->c, x->m[i].f[k].f);
+			for (size_t j = 0; j < m->exit.n && f->kind == FAC_LEAF; j++)
+				if (m->exit.p[j].kind == EXIT_M && m->exit.p[j].v == (ir_val)f->a)
+					return true;
+		}
+	return false;
+}
+
 /* As the program has it where a row has no key: 0/0; or -inf less -inf, where a gradient's l is the program's. */
 static ir_val with_empty(struct env *e, const struct exit *x, int fwd, ir_val v)
 {
+	static const int bit[] = { [EXIT_O] = EMPTY_O, [EXIT_L] = EMPTY_L, [EXIT_DELTA] = 0, [EXIT_DQ] = EMPTY_DQ, [EXIT_DK] = EMPTY_DK, [EXIT_DV] = EMPTY_DV, [EXIT_DX] = 0 };
 	if (x->kind >= EXIT_DQ && e->m->bwd.p[x->op].given) {
+		if (of_highest(e->m, e->m->bwd.p[x->op].less) && !(e->m->empty & bit[x->kind]))
+			return v;
 		ir_val l = e->d[x->op][3], none = l ? ir_const_f(&e->b, e->b.fn->val.p[l].type, -INFINITY) : 0;
 		ir_val gone = l ? ir_bin(&e->b, ELEM_compare_eq, l, none) : 0;
 		return !l ? v : x->kind == EXIT_DQ ? nan_where(e, gone, v) : nan_where_any(e, gone, v);
 	}
-	static const int bit[] = { [EXIT_O] = EMPTY_O, [EXIT_L] = EMPTY_L, [EXIT_DELTA] = 0, [EXIT_DQ] = EMPTY_DQ, [EXIT_DK] = EMPTY_DK, [EXIT_DV] = EMPTY_DV, [EXIT_DX] = 0 };
 	ir_val on = e->m->empty & bit[x->kind] ? empty_rows(e, fwd) : 0;
 	return !on ? v : x->kind == EXIT_DK || x->kind == EXIT_DV ? nan_where_any(e, on, v) : nan_where(e, on, v);
 }
@@ -406,6 +422,24 @@ static ir_val delta_of(struct env *e, int i, ir_val *d_o)
 	return ir_reduce1(b, RED_add, y, zero, 1, &last);
 }
 
+/* r of rows, if f chooses scores: 0 in rows without a key, in which none is chosen. */
+static ir_val where_chosen(struct env *e, const struct fwd *f, ir_val r)
+{
+	struct ir_b *b = &e->b;
+	const struct mono masks = poly_of(e->m->c, f->masks)->m[0];
+	int of;
+	for (int i = 0; i < masks.n && !f->score; i++) {
+		const struct fac x = *fac_of(e->m->c, masks.f[i].f);
+		if (!match_top(e->m, (ir_val)x.a, x.b, &of))
+			continue;
+		forward(e, of);
+		ir_val m = e->o[of][2], none = ir_const_f(b, b->fn->val.p[m].type, -INFINITY), zero = ir_const_f(b, b->fn->val.p[r].type, 0);
+		ir_val on = ir_bin(b, ELEM_compare_eq, m, none);
+		return ir_select(b, ir_vtype(b->m, b->fn, on)->rank == ir_vtype(b->m, b->fn, r)->rank ? on : spread(b, on, r), zero, r);
+	}
+	return r;
+}
+
 /* l, d_o and delta of a gradient whose rows are the program's. */
 static void given(struct env *e, const struct bwd *w, ir_val *in)
 {
@@ -418,7 +452,7 @@ static void given(struct env *e, const struct bwd *w, ir_val *in)
 		enum dtype dt = (enum dtype)ir_vtype(b->m, b->fn, in[1])->dtype;
 		if (!e->m->fwd.p[w->fwd].score && e->wide == DT_token)      /* as q is read: chosen scores are multiplied as those that they were chosen of */
 			dt = (enum dtype)ir_vtype(c->m, c->fn, (ir_val)fac_of(c, w->d_o)->a)->dtype;
-		ir_val r = spread(b, rows(e, w->r, t), in[1]), wide = ir_convert(b, in[1], score_sums(e));
+		ir_val r = spread(b, where_chosen(e, &e->m->fwd.p[w->fwd], rows(e, w->r, t)), in[1]), wide = ir_convert(b, in[1], score_sums(e));
 		in[1] = ir_convert(b, ir_bin(b, ELEM_multiply, wide, r), dt);
 	}
 	in[2] = rows(e, poly_mul(c, poly_const(c, -1), w->rest), t);
@@ -563,7 +597,7 @@ static ir_val one_exit(struct env *e, const struct exit *x, ir_type t)
 		return ir_const_f(b, t, x->value);
 	}
 	if (x->lift || x->pow) {
-		ir_val k = lifted(e, x, fwd);
+		ir_val k = where_chosen(e, &e->m->fwd.p[fwd], lifted(e, x, fwd));
 		v = ir_convert(b, v, score_sums(e));
 		k = ir_vtype(b->m, b->fn, v)->rank == ir_vtype(b->m, b->fn, k)->rank ? k : spread(b, k, v);
 		v = ir_bin(b, ELEM_multiply, v, k);

@@ -324,14 +324,15 @@ uint64_t clock_ns(void);                     /* monotonic nanoseconds */
 struct cpu_info {
 	int cores;            /* usable: affinity mask and cgroup quota, or RONDO_CORES */
 	bool avx2, avx512, avx512_bf16, avx512_vbmi, avx512_fp16, amx_bf16, amx_int8;
+	bool amd, zen5;       /* AMD's; from Zen 5 on: what pays there differs, and so the order in which products of bf16 are added up */
 	size_t l1, l2, l3;    /* bytes; l1 data */
 	int64_t ram;          /* bytes this process may use: the cgroup's limit or the RAM */
 	char name[64];        /* model name: of several models, where a hypervisor shortens it */
 	char model[48];       /* vendor family.model.stepping */
 };
 const struct cpu_info *cpu_get(void);
-/* From here on this machine has no instruction set that the other lacks, and no larger caches: kernels then add up in the same order on both.  False: that
- * takes away instruction sets.  Before anything is compiled or run; one thread. */
+/* From here on this machine has no instruction set that the other lacks, no larger caches, and is taken for one of a kind: kernels then add up in the same
+ * order on both.  False: that takes away instruction sets.  Before anything is compiled or run; one thread. */
 bool cpu_lower(const struct cpu_info *other);
 /* Caches of a core as the folder says (/sys/devices/system/cpu/cpu0/cache): bytes of the first (data), second and third; 0: it says nothing. */
 void cpu_caches(const char *dir, size_t size[3]);

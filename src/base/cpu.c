@@ -17,6 +17,13 @@ static uint64_t xgetbv0(void)
 	return (uint64_t)d << 32 | a;
 }
 
+static void kind(void)
+{
+	unsigned a, b, c, d;
+	info.amd = __get_cpuid(0, &a, &b, &c, &d) && b == 0x68747541;
+	info.zen5 = info.amd && __get_cpuid(1, &a, &b, &c, &d) && (a >> 8 & 15) + (a >> 20 & 255) >= 0x1a;
+}
+
 static void features(void)
 {
 	unsigned a, b, c, d;
@@ -170,6 +177,7 @@ static void model(char *out, size_t n)
 static void machine(void)
 {
 	info = (struct cpu_info){0};
+	kind();
 	features();
 	lower();
 	cpu_set_t set;
@@ -210,6 +218,8 @@ bool cpu_lower(const struct cpu_info *other)
 	info.avx512_fp16 &= other->avx512_fp16;
 	info.amx_bf16 &= other->amx_bf16;
 	info.amx_int8 &= other->amx_int8;
+	info.amd &= other->amd;
+	info.zen5 &= other->zen5;
 	info.l1 = MIN(info.l1, other->l1);
 	info.l2 = MIN(info.l2, other->l2);
 	info.l3 = MIN(info.l3, other->l3);

@@ -122,7 +122,10 @@ static void pack_numbers(const struct bwd *f, const struct prog_kern *k, char *c
 	for (int64_t i = 0; i < f->block; i++) {
 		double l = i < n ? number_of(&f->l, l_at, r0 + i) : INFINITY;
 		float delta = i < n ? (float)number_of(&f->delta, delta_at, r0 + i) : 0, lowest;
-		l = l == -INFINITY ? INFINITY : l;
+		if (l == -INFINITY) {
+			l = INFINITY;
+			delta = 0;
+		}
 		lowest = below(l);
 		num[L][i] = (float)l;
 		num[LX][i] = (float)(l / c);
@@ -220,6 +223,15 @@ static void drop_dead(int rows, const float *s, float *y, const float *l, float 
 			y[i] = 0;
 }
 
+/* Is there a row that is none, or has no keys? */
+static bool has_none(const float *l)
+{
+	bool any = false;
+	for (int i = 0; i < ATT_COLS; i++)
+		any |= l[i] == INFINITY;
+	return any;
+}
+
 static bool all_hidden(const float *s, int64_t n)
 {
 	int64_t i = 0;
@@ -256,7 +268,7 @@ static bool tile(struct run *r, int64_t g, int t)
 	for (int64_t i = MAX(p->x.s - i0, 0) * ATT_COLS; i < mr * ATT_COLS; i++)      /* keys that are none */
 		s[i] = -INFINITY;
 	const float *l = num[raw ? LX : L] + t * ATT_COLS, *less = num[raw ? LESSX : LESS] + t * ATT_COLS;
-	if (r->key[f->k_bad])
+	if (r->key[f->k_bad] || has_none(l))
 		drop_dead((int)mr, s, y, l, c * LOG2E, less);
 	int64_t ld = f->block * es, at = g * mr * ld + t * ATT_COLS * es;
 	v->soft->backward((int)mr, s, y, l, c * LOG2E, less, num[raw ? DELTA_C : DELTA] + t * ATT_COLS, c, slope, w, r->mem + f->p_at + at, r->mem + f->dx_at + at, ld,

@@ -33,23 +33,10 @@ bool micro_bf16(void) { return cpu_get()->avx512_bf16; }
 bool micro_amx(void) { return cpu_get()->amx_bf16 && has_tiles(); }
 bool micro_amx_i8(void) { return cpu_get()->amx_int8 && micro_amx(); }
 
-static bool amd(void)
-{
-	unsigned a, b, c, d;
-	return __get_cpuid(0, &a, &b, &c, &d) && b == 0x68747541;
-}
-
-/* From Zen 5 on. */
-static bool zen5(void)
-{
-	unsigned a, b, c, d;
-	return amd() && __get_cpuid(1, &a, &b, &c, &d) && (a >> 8 & 15) + (a >> 20 & 255) >= 0x1a;
-}
-
-bool micro_bf16_pays(void) { return amd(); }
-bool micro_fetch_pays(void) { return amd() && !zen5(); }
-bool micro_streams_pay(void) { return zen5(); }
-bool micro_next_pays(void) { return amd(); }
+bool micro_bf16_pays(void) { return cpu_get()->amd; }
+bool micro_fetch_pays(void) { return cpu_get()->amd && !cpu_get()->zen5; }
+bool micro_streams_pay(void) { return cpu_get()->zen5; }
+bool micro_next_pays(void) { return cpu_get()->amd; }
 
 /* A constant, since gcc 12 does not see that the instruction reads all of it. */
 struct tile_config { uint8_t palette, start, reserved[14]; uint16_t colsb[16]; uint8_t rows[16]; };

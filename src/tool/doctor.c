@@ -48,7 +48,9 @@ static void machine(void)
 	found(c->avx2 && there, "processor", "%s, %d of %ld cores usable, kernels use %s", c->name, c->cores, online, kern_isa());
 	if (!there)
 		advise("RONDO_CORES says more than there are: threads would wait for each other's time; leave it 0");
-	if (!c->avx2)
+	if (!c->avx2 && conf_is_set(CONF_ISA))
+		advise("RONDO_ISA lets nothing run but plain C code, which is slow: leave it unset");
+	else if (!c->avx2)
 		advise("without AVX2 everything runs in plain C code, which is slow: use a processor from 2013 or later, or a virtual machine that shows what it has");
 	found(true, "caches", "%zu KiB first, %zu KiB second, %.1f MiB last", c->l1 >> 10, c->l2 >> 10, (double)c->l3 / (1 << 20));
 	bool enough = c->ram >= GB;

@@ -1877,3 +1877,29 @@ def test_grouped_heads_keep_their_output():
     c, forward, back_ = compiled(jax.grad(loss, (0, 1, 2)), *x)
     assert (forward, back_) == (1, 1)
     compare(c(*x), on_cpu(jax.grad(loss, (0, 1, 2)), *x), 1e-4)
+
+
+@pytest.mark.parametrize("spelling", ["softmax", "stopped", "added", "at_least"])
+@pytest.mark.parametrize("hides", ["where", "bias"])
+def test_gradients_of_rows_without_keys(hides, spelling):
+    """NaN where the program has it, whichever gradients are asked for: a mask that is put on by where lets none of it through to queries and keys."""
+    r, t = np.random.default_rng(0), 64
+    q, k, v, g = (r.standard_normal((t, 16), np.float32) for _ in range(4))
+    mask = np.tril(np.ones((t, t), bool))
+    mask[7] = False
+
+    def f(q, k, v, g):
+        s = jnp.where(mask, q @ k.T, -jnp.inf) if hides == "where" else q @ k.T + jnp.where(mask, 0, -jnp.inf)
+        if spelling == "softmax":
+            p = jax.nn.softmax(s, -1)
+        else:
+            m = s.max(-1, keepdims=True)
+            e = jnp.exp(s - (jax.lax.stop_gradient(m) if spelling == "stopped" else m))
+            z = e.sum(-1, keepdims=True)
+            p = e / (jnp.maximum(z, 1e-6) if spelling == "at_least" else z + 0.01)
+        return (p @ v * g).sum()
+    for which in ((0,), (1,), (2,), (0, 1), (0, 1, 2)):
+        got, want = jax.jit(jax.grad(f, which))(q, k, v, g), jax.jit(jax.grad(f, which))(*jax.device_put((q, k, v, g), jax.devices("cpu")[0]))
+        for a, b in zip(got, want):
+            np.testing.assert_array_equal(np.isnan(a), np.isnan(b))
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
