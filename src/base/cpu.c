@@ -3,6 +3,7 @@
 #include <cpuid.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <unistd.h>
 #include <xmmintrin.h>
@@ -209,22 +210,22 @@ const struct cpu_info *cpu_get(void)
 
 bool cpu_lower(const struct cpu_info *other)
 {
+#define OF(set) offsetof(struct cpu_info, set)
+	static const size_t set[] = { OF(avx2), OF(avx512), OF(avx512_bf16), OF(avx512_vbmi), OF(avx512_fp16), OF(amx_bf16), OF(amx_int8) };
+#undef OF
+	bool same = true;
 	cpu_get();
-	bool had[] = { info.avx2, info.avx512, info.avx512_bf16, info.avx512_vbmi, info.avx512_fp16, info.amx_bf16, info.amx_int8 };
-	info.avx2 &= other->avx2;
-	info.avx512 &= other->avx512;
-	info.avx512_bf16 &= other->avx512_bf16;
-	info.avx512_vbmi &= other->avx512_vbmi;
-	info.avx512_fp16 &= other->avx512_fp16;
-	info.amx_bf16 &= other->amx_bf16;
-	info.amx_int8 &= other->amx_int8;
+	for (size_t i = 0; i < NELEM(set); i++) {
+		bool *own = (bool *)((char *)&info + set[i]), its = *(const bool *)((const char *)other + set[i]);
+		same &= its || !*own;
+		*own &= its;
+	}
 	info.amd &= other->amd;
 	info.zen5 &= other->zen5;
 	info.l1 = MIN(info.l1, other->l1);
 	info.l2 = MIN(info.l2, other->l2);
 	info.l3 = MIN(info.l3, other->l3);
-	bool has[] = { info.avx2, info.avx512, info.avx512_bf16, info.avx512_vbmi, info.avx512_fp16, info.amx_bf16, info.amx_int8 };
-	return !memcmp(had, has, sizeof had);
+	return same;
 }
 
 unsigned cpu_set_ftz(void)
