@@ -13,7 +13,7 @@ trap 'rm -f "$log" "$counts"' EXIT
 # size.  What its last line counts goes to counts.
 tests() {
 	local out line rc p n e
-	out="$("$py" -m pytest -q -rs --durations=6 --durations-min=4 -p no:cacheprovider "$1" 2>&1)"
+	out="$("$py" -m pytest -q -rsfE --durations=6 --durations-min=4 -p no:cacheprovider "$1" 2>&1)"
 	rc=$?
 	out="$(sed -E 's/^SKIPPED \[[0-9]+\] /SKIP /' <<<"$out")"
 	line="${out##*$'\n'}"
