@@ -9,53 +9,11 @@
 /* Work, in ns, that is worth the beginning and the end of it; and as a part of what it takes itself. */
 enum { LEAST = 3000, PART = 2 };
 
-double lower_op_time(const struct plan_table *t, const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o)
-{
-	if (ir_info(o->kind)->flags & IR_COLL)
-		return 0;
-	struct ir_cost c = ir_cost_of(m, fn, o);
-	return plan_time(t, &(struct plan_work){ c.flops, c.adds, c.bytes, c.ops }, PLAN_gen);
-}
-
-/* The groups a collective is within. */
-static struct plan_group within(const struct plan_on *p, const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o)
-{
-	int n;
-	const int64_t *pair = o->kind == IR_collective_permute ? ir_attrs(fn, o, AT_pairs, &n) : NULL;
-	if (pair)
-		return plan_pairs_of(p, n / 2, pair);
-	const struct ir_group_info *i = ir_has_attr(o->kind, AT_group) ? &m->group.p[ir_attr(fn, o, AT_group)] : NULL;
-	return i && i->nrow ? plan_groups_of(p, i->nrow, i->ncol, i->id) : (struct plan_group){ MAX(p->ndev, 2), 1, MAX(p->ndev, 2), 0 };
-}
-
-bool lower_between_hosts(const struct plan_on *p, const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o)
-{
-	return within(p, m, fn, o).hosts > 1;
-}
-
-double lower_coll_time(const struct plan_on *p, const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o)
-{
-	double in = 0, out = 0;
-	for (uint32_t k = 0; k < o->nout; k++) {
-		in += (double)ir_vtype(m, fn, ir_in(fn, o, k))->bytes;
-		out += (double)ir_vtype(m, fn, o->out + k)->bytes;
-	}
-	struct plan_group g = within(p, m, fn, o);
-	switch ((enum ir_kind)o->kind) {
-	case IR_all_reduce: return plan_sum_time(p, g, in);
-	case IR_reduce_scatter: return plan_move_time(p, COLL_reduce_scatter, g, out);
-	case IR_all_gather: return plan_move_time(p, COLL_all_gather, g, out);
-	case IR_collective_permute: return plan_move_time(p, COLL_permute, g, in);
-	case IR_ragged_all_to_all: return plan_move_time(p, COLL_all_to_all, g, MIN(in, out));
-	default: return plan_move_time(p, COLL_all_to_all, g, out);
-	}
-}
-
 bool lw_beside(const struct lw *w, const struct frame *f, int i)
 {
 	const struct ir_fn *fn = f->fn;
 	const struct ir_op *o = &fn->op.p[i];
-	double least = MAX(LEAST, lower_coll_time(w->opts->plan, w->m, fn, o) / PART), sum = 0;
+	double least = MAX(LEAST, spmd_coll_time(w->opts->plan, w->m, fn, o) / PART), sum = 0;
 	for (size_t j = (size_t)i + 1; j < fn->op.n && sum < least; j++) {
 		const struct ir_op *next = &fn->op.p[j];
 		if (lw_is_alias(w, fn, next))
@@ -65,7 +23,7 @@ bool lw_beside(const struct lw *w, const struct frame *f, int i)
 			if (r >= o->out && r < o->out + o->nout)
 				return false;
 		}
-		sum += lower_op_time(w->opts->plan->table, w->m, fn, next);
+		sum += spmd_op_time(w->opts->plan->table, w->m, fn, next);
 	}
 	return sum >= least;
 }

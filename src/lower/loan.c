@@ -50,7 +50,7 @@ static bool links(const struct lw *w, const struct ir_fn *fn, const struct ir_op
 		if (p[k] < 0 || p[k] >= ndev)
 			return false;
 	*closed = n == 2 * ndev;             /* nobody receives twice */
-	return w->opts->plan->ring < PLAN_RING_SENT && !lower_between_hosts(w->opts->plan, w->m, fn, o);
+	return w->opts->plan->ring < PLAN_RING_SENT && !spmd_between_hosts(w->opts->plan, w->m, fn, o);
 }
 
 static bool same_links(const struct ir_fn *fn, const struct ir_op *a, const struct ir_op *b)

@@ -34,13 +34,6 @@ struct lower_choice lower_choose(enum lower_tier tier, const struct plan_table *
 /* Per function, of the groups (IR_fused) of a module; array of m->fn.n, owned by the arena. */
 struct lower_choice *lower_choices(struct arena *a, enum lower_tier tier, const struct plan_table *t, const struct ir_module *m);
 
-/* What an op takes, about, in ns of a device that computes: nothing of a collective. */
-double lower_op_time(const struct plan_table *t, const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o);
-/* What a collective takes, about, where nobody is late, in ns. */
-double lower_coll_time(const struct plan_on *p, const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o);
-/* Has collective o a link between two hosts? */
-bool lower_between_hosts(const struct plan_on *p, const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o);
-
 /* Needs a module whose calls are inlined, of one device's shards, with groups (IR_fused) or without; it is not changed.  The prog is
  * owned by the caller.  choice: lower_choices', or NULL; what the generator refused in the end is noted there.  UNIMPLEMENTED names the
  * op that cannot be run. */

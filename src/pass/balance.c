@@ -77,12 +77,12 @@ static void price(struct look *l)
 	for (uint32_t k = 0; k < r->att->nin; k++) {
 		l->halves += half_time(l, two, ir_in(l->fn, r->att, k), l->in[k]);
 		if (l->far && r->way[k] == RING_ROUND)
-			all += lower_coll_time(&l->o->plan, l->m, l->fn, r->from[k].end);
+			all += spmd_coll_time(&l->o->plan, l->m, l->fn, r->from[k].end);
 	}
 	for (int k = 0; k < r->nres; k++) {
 		l->halves += half_time(l, two, r->att->out + (ir_val)k, l->out[k] ? RING_ROWS : RING_SAME);
 		if (l->far && r->to[k].end)
-			all += lower_coll_time(&l->o->plan, l->m, l->fn, r->to[k].end);
+			all += spmd_coll_time(&l->o->plan, l->m, l->fn, r->to[k].end);
 	}
 	l->takes = l->halves + all;
 }

@@ -23,7 +23,7 @@ static void remake(struct edits *w, const struct plan_table *t, struct edit *e, 
 		*to = (struct from){ RESULT, r };
 	} else if (o && o->nout == 1 && ir_info(o->kind)->flags & IR_PURE && !(ir_info(o->kind)->flags & IR_COLL) && o->kind != IR_optimization_barrier) {
 		*to = (struct from){ CLONE, 0 };
-		b->ns += lower_op_time(t, w->m, body, o) * (double)f->l.trip;
+		b->ns += spmd_op_time(t, w->m, body, o) * (double)f->l.trip;
 		for (uint32_t k = 0; k < o->nin; k++)
 			remake(w, t, e, ir_in(body, o, k), b);
 	} else if (o || !recompute_param(e, x, to)) {

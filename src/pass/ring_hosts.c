@@ -110,10 +110,10 @@ bool ring_price(const struct pass_opts *o, struct arena *a, const struct ir_modu
 	struct step s[2 * HOSTS];
 	for (uint32_t k = 0; k < r->att->nin; k++)
 		if (r->way[k] == RING_ROUND)
-			*gathered += lower_coll_time(&o->plan, m, fn, r->from[k].end) / readers(fn, &r->from[k]);
+			*gathered += spmd_coll_time(&o->plan, m, fn, r->from[k].end) / readers(fn, &r->from[k]);
 	for (int k = 0; k < r->nres; k++)
 		if (r->to[k].end)
-			*gathered += lower_coll_time(&o->plan, m, fn, r->to[k].end);
+			*gathered += spmd_coll_time(&o->plan, m, fn, r->to[k].end);
 	travels(m, fn, r, &in, &out);
 	ring_reach(a, m, fn, r, d, all);
 	int n = steps(r, s);

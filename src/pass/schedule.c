@@ -81,7 +81,7 @@ static int64_t arriving(const struct order *s)
 	int64_t two[2] = { 0 };
 	for (int i = 0; i < s->n; i++) {
 		const struct ir_op *o = at(s, i);
-		int64_t n = o->kind == IR_collective_permute && lower_between_hosts(s->plan, s->m, s->fn, o) ? made(s, o) : 0;
+		int64_t n = o->kind == IR_collective_permute && spmd_between_hosts(s->plan, s->m, s->fn, o) ? made(s, o) : 0;
 		two[1] = MAX(two[1], MIN(two[0], n));
 		two[0] = MAX(two[0], n);
 	}
@@ -106,8 +106,8 @@ static void prepare(struct order *s, struct arena *a)
 	for (int i = 0; i < s->n; i++) {
 		const struct ir_op *o = &fn->op.p[i];
 		s->op[i] = i;
-		s->time[i] = lower_op_time(s->plan->table, s->m, fn, o);
-		s->takes[i] = is_coll(o) ? lower_coll_time(s->plan, s->m, fn, o) : INFINITY;
+		s->time[i] = spmd_op_time(s->plan->table, s->m, fn, o);
+		s->takes[i] = is_coll(o) ? spmd_coll_time(s->plan, s->m, fn, o) : INFINITY;
 		s->effect[i] = ir_effect(s->m, fn, o);
 		for (uint32_t k = 0; k < o->nout && k < o->nin && pass_shows(o); k++)
 			s->root[o->out + k] = s->root[ir_in(fn, o, k)];
@@ -178,7 +178,7 @@ static bool reads_marked(const struct order *s, const struct ir_op *o)
 /* A carry that is permuted lies in one place if nothing reads it behind that; what comes from another host takes longer than a copy.  0: none. */
 static ir_val carry_of(const struct order *s, const struct ir_op *coll)
 {
-	ir_val x = coll->kind == IR_collective_permute && !lower_between_hosts(s->plan, s->m, s->fn, coll) ? s->root[ir_in(s->fn, coll, 0)] : 0;
+	ir_val x = coll->kind == IR_collective_permute && !spmd_between_hosts(s->plan, s->m, s->fn, coll) ? s->root[ir_in(s->fn, coll, 0)] : 0;
 	return x && !ir_def(s->fn, x) ? x : 0;
 }
 
@@ -256,7 +256,7 @@ static bool begin(struct rewrite *r)
 	for (size_t id = 0, i = 0; id < r->from->op.n; id++) {
 		if (!is_coll(&r->from->op.p[id]))
 			continue;
-		bool far = lower_between_hosts(s->plan, s->m, s->fn, &s->fn->op.p[id]);
+		bool far = spmd_between_hosts(s->plan, s->m, s->fn, &s->fn->op.p[id]);
 		double least = s->takes[id], enough = ENOUGH * (far ? SLOWER : 1) * least + LATE;
 		while (s->op[i] != (int)id)
 			i++;

@@ -184,7 +184,7 @@ static bool costs_nothing(const struct pass_opts *opts, const struct ir_module *
 	for (size_t i = 0; i < fn->op.n; i++) {
 		const struct ir_op *o = &fn->op.p[i];
 		bool free = o->kind == IR_constant || o->kind == IR_optimization_barrier || ir_info(o->kind)->flags & IR_VIEW;
-		if (o->kind == IR_collective_permute ? lower_between_hosts(&opts->plan, m, fn, o) : !free)
+		if (o->kind == IR_collective_permute ? spmd_between_hosts(&opts->plan, m, fn, o) : !free)
 			return false;
 	}
 	return true;

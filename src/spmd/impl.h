@@ -366,16 +366,30 @@ ir_val scope_same(struct part *p, struct scope *s, ir_val v, int64_t device);
 void scope_part(struct part *p, struct scope *s, const struct values *v, const struct ir_op *o, ir_val *in, const ir_shard *have, ir_val *out, ir_shard *lie);
 void scope_do(struct part *p, struct scope *s, const struct ir_op *o);       /* o on parts, its results given */
 
+/* How a value lies where it is handed on: as h; with more elements behind the last ones, of type t then, unless that is 0. */
+struct handed { ir_type t; ir_shard h; };
+
+/* --- partition.c, region.c ----------------------------------------------------------------- */
+
+struct err *part_ops(struct part *p, struct scope *s);       /* all of the function, but for results that wait for who reads them */
+/* What is done for result v of the function alone is at the line that makes it, not at that of the last op. */
+void part_at_maker(struct scope *s, ir_val v);
+struct err *part_loop(struct part *p, struct scope *s, const struct ir_op *o);
+struct err *part_case(struct part *p, struct scope *s, const struct ir_op *o);
+
 /* --- moved.c: elements that move ------------------------------------------------------------ */
 
 /* Is o one that moves elements?  Then all is done for it. */
 bool moved_op(struct part *p, struct scope *s, const struct ir_op *o);
 /* Makes value v, where only how its elements move was noted: somebody reads it. */
 void moved_need(struct part *p, struct scope *s, ir_val v);
-/* Value v, of that type, with zeros behind its last elements, as `to`. */
-ir_val moved_fetch_longer(struct part *p, struct scope *s, ir_val v, ir_type t, ir_shard to);
-/* The first elements of x, which is of that type and lies as h, are value v. */
-void moved_give_longer(struct part *p, struct scope *s, ir_val v, ir_val x, ir_type t, ir_shard h);
+/* How value x would be handed on with more elements behind the last ones, along dimensions, but for the first `keep`, into whose parts, as propagation has
+ * it, or what value `of` (0: none) is made of, they do not divide.  t is 0: there is none, or most would be more. */
+struct handed moved_longer(struct part *p, struct scope *s, ir_val x, ir_val of, int keep);
+/* Value v so, with `fill`, or, if that is 0, anything behind its last elements. */
+ir_val moved_fetch_longer(struct part *p, struct scope *s, ir_val v, struct handed to, ir_val fill);
+/* The first elements of x, which lies so, are value v. */
+void moved_give_longer(struct part *p, struct scope *s, ir_val v, ir_val x, struct handed as);
 
 /* --- longer.c: ops along what does not divide --------------------------------------------------- */
 

@@ -412,9 +412,12 @@ void moved_need(struct part *p, struct scope *s, ir_val v)
 	if (s->map[v] || !s->view[v])
 		return;
 	const struct why around = p->why;
-	p->why = (struct why){ .fn = s->from, .o = o, .of = s->from, .x = v };
 	ir_loc loc = s->b.loc;
-	s->b.loc = o->loc;
+	record_about(p, s->from, v);
+	if (o) {
+		p->why = (struct why){ .fn = s->from, .o = o, .of = s->from, .x = v };
+		s->b.loc = o->loc;
+	}
 	ir_shard to = scope_wanted(s, v);
 	size_t first = s->b.fn->op.n;
 	struct way w = { .deep = 2 };
@@ -443,16 +446,54 @@ void moved_need(struct part *p, struct scope *s, ir_val v)
 	p->why = around;
 }
 
-ir_val moved_fetch_longer(struct part *p, struct scope *s, ir_val v, ir_type t, ir_shard to)
+struct handed moved_longer(struct part *p, struct scope *s, ir_val x, ir_val of, int keep)
 {
-	const struct ir_type_info *i = ir_type_of(p->m, t);
+	const struct ir_type_info t = *scope_type(p, s, x);
+	ir_shard said = part_summed(p, ir_shard_of(s->from, x)), even = shard_settled(&p->a, p->m, said, &t, false);
+	uint32_t mesh = said ? p->m->shard.p[said].mesh : 0;
+	struct axes l[IR_MAX_RANK] = {{0}};
+	int64_t dim[IR_MAX_RANK];
+	bool any = even != 0, longer = false;
+	for (int d = 0; d < t.rank; d++) {
+		bool more = d >= keep && ir_shard_parts(p->m, even, d) == 1 && ir_shard_parts(p->m, said, d) > 1;
+		l[d] = part_axes(p, more ? said : even, d);
+		any |= more;
+		dim[d] = t.dim[d];
+	}
+	for (int d = keep; d < t.rank && of && !s->map[of] && s->view[of]; d++) {
+		uint32_t at = mesh;
+		struct axes y = l[d].n ? (struct axes){0} : moved_cut_of(p, s, of, d, &at);
+		if (!y.n || (any && at != mesh) || moved_overlap_any(y, l, t.rank))
+			continue;
+		l[d] = y;
+		mesh = at;
+		any = true;
+	}
+	for (int d = keep; d < t.rank; d++) {
+		int64_t n = axes_size(l[d]), more = moved_divisible(t.dim[d], n);
+		if (t.dim[d] > 1 && more > t.dim[d] && more <= 2 * t.dim[d]) {
+			dim[d] = more;
+			longer = true;
+		}
+	}
+	if (!longer)
+		return (struct handed){0};
+	struct handed r = { .t = ir_tensor(p->m, (enum dtype)t.dtype, t.rank, dim) };
+	r.h = shard_settled(&p->a, p->m, moved_cut_as(p, 0, t.rank, mesh, l), ir_type_of(p->m, r.t), false);
+	return r;
+}
+
+ir_val moved_fetch_longer(struct part *p, struct scope *s, ir_val v, struct handed to, ir_val fill)
+{
+	const struct ir_type_info *i = ir_type_of(p->m, to.t);
 	int rank = i->rank;
 	int64_t dim[IR_MAX_RANK], more[3 * (IR_MAX_RANK + 1)] = {0};
-	ir_val fill = ir_const_i(&s->b, ir_scalar(p->m, (enum dtype)i->dtype), 0);
+	enum dtype dt = (enum dtype)i->dtype;
 	struct part_mark at = part_mark(p, &s->b);
 	struct way w = { .deep = 2 };
 	memcpy(dim, i->dim, sizeof *dim * (size_t)rank);
-	ir_val y = moved_brought(p, s, &w, v, dim, fill, to);
+	record_about(p, s->from, v);
+	ir_val y = moved_brought(p, s, &w, v, dim, fill, to.h);
 	if (y)
 		return y;
 	moved_undo(s, &w, 0);
@@ -462,13 +503,13 @@ ir_val moved_fetch_longer(struct part *p, struct scope *s, ir_val v, ir_type t, 
 		more[k * (rank + 1)] = rank;
 	for (int d = 0; d < rank; d++)
 		more[rank + 2 + d] = dim[d] - scope_type(p, s, v)->dim[d];
-	y = ir_emit(&s->b, IR_pad, 2, (ir_val[]){ scope_fetch(p, s, v, 0), fill }, t, more, 3 * ((uint32_t)rank + 1));
-	return part_reshard(p, &s->b, y, 0, to);
+	y = ir_emit(&s->b, IR_pad, 2, (ir_val[]){ scope_fetch(p, s, v, 0), fill ? fill : ir_const_i(&s->b, ir_scalar(p->m, dt), 0) }, to.t, more, 3 * ((uint32_t)rank + 1));
+	return part_reshard(p, &s->b, y, 0, to.h);
 }
 
-void moved_give_longer(struct part *p, struct scope *s, ir_val v, ir_val x, ir_type t, ir_shard h)
+void moved_give_longer(struct part *p, struct scope *s, ir_val v, ir_val x, struct handed as)
 {
-	s->view[v] = moved_shorter(p, t, x, h, scope_type(p, s, v)->dim);
+	s->view[v] = moved_shorter(p, as.t, x, as.h, scope_type(p, s, v)->dim);
 }
 
 /* --- what is turned round by a number that is not known before ------------------------------------ */

@@ -6,8 +6,6 @@
  * their types are local already along the manual axes, and are cut further along others. */
 #include "impl.h"
 
-static struct err *do_ops(struct part *p, struct scope *s);
-
 /* --- what a program may ask for -------------------------------------------------------------- */
 
 static struct err *check(struct part *p, ir_shard h, const struct ir_type_info *t, const char *what, bool even)
@@ -59,8 +57,7 @@ static bool uneven(struct part *p, ir_shard h, const struct ir_type_info *t)
 
 /* --- one op ------------------------------------------------------------------------------------ */
 
-/* What is done for result v of the function alone is at the line that makes it, not at that of the last op. */
-static void at_maker(struct scope *s, ir_val v)
+void part_at_maker(struct scope *s, ir_val v)
 {
 	const struct ir_op *o = ir_def(s->from, v);
 	s->b.loc = o ? o->loc : 0;
@@ -96,14 +93,14 @@ static struct err *do_asked(struct part *p, struct scope *s, const struct ir_op 
 		bool longer = type[k] != s->from->val.p[v].type;
 		if (!longer)
 			moved_need(p, s, v);
-		in[k] = longer ? moved_fetch_longer(p, s, v, type[k], sh[k]) : scope_fetch(p, s, v, sh[k]);
+		in[k] = longer ? moved_fetch_longer(p, s, v, (struct handed){ type[k], sh[k] }, ir_const_i(&s->b, ir_scalar(p->m, (enum dtype)scope_type(p, s, v)->dtype), 0)) : scope_fetch(p, s, v, sh[k]);
 	}
 	s->b.loc = o->loc;
 	ir_inline(&s->b, f, in, out);
 	for (uint32_t k = 0; k < o->nout; k++) {
 		ir_val v = o->out + k;
 		if (type[o->nin + k] != s->from->val.p[v].type)
-			moved_give_longer(p, s, v, out[k], type[o->nin + k], sh[o->nin + k]);
+			moved_give_longer(p, s, v, out[k], (struct handed){ type[o->nin + k], sh[o->nin + k] });
 		else
 			scope_give(p, s, v, out[k], sh[o->nin + k]);
 	}
@@ -161,6 +158,12 @@ static struct err *do_pinned(struct part *p, struct scope *s, const struct ir_op
 static void constrain(struct part *p, struct scope *s, const struct ir_op *o)
 {
 	ir_val x = ir_in(s->from, o, 0);
+	struct handed longer = moved_longer(p, s, o->out, 0, 0);
+	if (longer.t) {
+		moved_give_longer(p, s, o->out, moved_fetch_longer(p, s, x, longer, 0), longer);
+		return;
+	}
+	moved_need(p, s, x);
 	ir_shard to = scope_wanted(s, o->out), h = s->sh[x];
 	if (part_sum(p, h) && part_summed(p, h) == to)
 		scope_give(p, s, o->out, s->map[x], h);
@@ -173,13 +176,25 @@ static void constrain(struct part *p, struct scope *s, const struct ir_op *o)
 /* Each result is its operand, where that lies. */
 static void do_barrier(struct part *p, struct scope *s, const struct ir_op *o)
 {
-	ir_val *in = scope_operands(p, s, o);
+	ir_val *in = ARENA_NEW(&p->a, ir_val, o->nin + 1);
 	ir_type *t = ARENA_NEW(&p->a, ir_type, o->nout + 1);
-	for (uint32_t k = 0; k < o->nout; k++)
+	struct handed *longer = ARENA_NEW(&p->a, struct handed, o->nin + 1);
+	for (uint32_t k = 0; k < o->nin; k++) {
+		ir_val v = ir_in(s->from, o, k);
+		if (!s->map[v])
+			longer[k] = moved_longer(p, s, v, v, 0);
+		if (!longer[k].t)
+			moved_need(p, s, v);
+		in[k] = longer[k].t ? moved_fetch_longer(p, s, v, longer[k], 0) : s->map[v];
 		t[k] = s->b.fn->val.p[in[k]].type;
-	ir_val v = ir_emit_raw(&s->b, o->kind, o->nin, in, o->nout, t, NULL, 0);
-	for (uint32_t k = 0; k < o->nout; k++)
-		scope_give(p, s, o->out + k, v + k, s->sh[ir_in(s->from, o, k)]);
+	}
+	ir_val y = ir_emit_raw(&s->b, o->kind, o->nin, in, o->nout, t, NULL, 0);
+	for (uint32_t k = 0; k < o->nout; k++) {
+		if (longer[k].t)
+			moved_give_longer(p, s, o->out + k, y + k, longer[k]);
+		else
+			scope_give(p, s, o->out + k, y + k, s->sh[ir_in(s->from, o, k)]);
+	}
 }
 
 /* --- regions --------------------------------------------------------------------------------------- */
@@ -276,13 +291,15 @@ static struct err *do_manual(struct part *p, struct scope *s, const struct ir_op
 		all[p->apart.n + k] = (struct ir_axis_ref){ (uint16_t)axes[k], 1, p->m->mesh.p[mesh].axis[axes[k]].size };
 	p->apart = (struct axes){ p->apart.n + na, all };
 	p->apart_of = mesh;
-	struct err *e = do_ops(p, &b);
+	struct err *e = part_ops(p, &b);
+	for (size_t k = 0; k < body->result.n && !e; k++)
+		moved_need(p, &b, body->result.p[k]);
 	p->apart = around;
 	p->apart_of = around_of;
 	TRY(e);
 	for (uint32_t k = 0; k < o->nout; k++) {
 		ir_val v = body->result.p[k], x = o->out + k;
-		at_maker(&b, v);
+		part_at_maker(&b, v);
 		if ((int)k + 1 < nout && ir_shard_joint(p->m, (ir_shard)out[k])) {
 			join(p, s, &b, o, k, out);
 			k++;
@@ -296,197 +313,6 @@ static struct err *do_manual(struct part *p, struct scope *s, const struct ir_op
 	return NULL;
 }
 
-/* Who goes on with the results of a loop's body that are rows of stacks: the stacks' values outside, by result; 0: it is none. */
-struct onward { struct scope *outside; const ir_val *stack; };
-
-/* Row v of a stack as it lies, or as it was brought for another reader, if that is better for who reads the stack. */
-static ir_shard row_place(struct part *p, struct scope *s, ir_val v, struct scope *outside, ir_val stack)
-{
-	ir_shard lies = s->sh[v], copy = s->kept[v].sh;
-	if (!part_copy(scope_values(s), v, copy) || part_sum(p, copy))
-		return lies;
-	int rank = scope_type(p, outside, stack)->rank;
-	const struct values *o = scope_values(outside);
-	return part_readers(p, o, stack, part_shifted(p, copy, rank, -1)) < part_readers(p, o, stack, part_shifted(p, lies, rank, -1)) ? copy : lies;
-}
-
-/* Function f on parts: parameters come as sh says, and results are brought to want[k] (PART_ANY: to nowhere, or where onward, if not NULL, has them best); *got:
- * where they are.  *adds: the parts of a sum that are added to a parameter, and to nothing else, to make them. */
-static struct err *do_region(struct part *p, ir_fnid f, const ir_shard *sh, const ir_shard *want, ir_fnid *out, ir_shard *got, ir_shard *adds, const struct onward *onward)
-{
-	const struct ir_fn *fn = ir_fn_of(p->m, f);
-	struct ir_fn *g = ir_fn_new(p->m, ir_text(p->m, fn->name));
-	struct scope s;
-	scope_init(p, &s, fn, g);
-	for (size_t i = 0; i < fn->result.n; i++)
-		s.end[fn->result.p[i]] = want[i];
-	for (uint32_t i = 1; i <= fn->nparam; i++) {
-		enum dtype wide = part_wide(p, scope_type(p, &s, i)->dtype, sh[i - 1]);
-		s.map[i] = ir_param(g, part_type(p, fn->val.p[i].type, sh[i - 1], wide));
-		s.sh[i] = sh[i - 1];
-	}
-	TRY(do_ops(p, &s));
-	for (size_t i = 0; i < fn->result.n; i++) {
-		ir_val v = fn->result.p[i];
-		ir_shard to = want[i];
-		at_maker(&s, v);
-		if (to == (ir_shard)PART_ANY) {
-			if (part_local(p, fn->val.p[v].type, s.sh[v]) > part_local(p, fn->val.p[v].type, scope_wanted(&s, v)))
-				scope_finish(p, &s, v, scope_wanted(&s, v));
-			to = onward && onward->stack[i] ? row_place(p, &s, v, onward->outside, onward->stack[i]) : s.sh[v];
-		}
-		if (got)
-			got[i] = to;
-		if (adds)
-			adds[i] = s.adds[v];
-		ir_result(g, ir_convert(&s.b, scope_fetch(p, &s, v, to), part_wide(p, scope_type(p, &s, v)->dtype, to)));
-	}
-	*out = g->id;
-	return NULL;
-}
-
-/* Where a constant of the loop lies, of which v is the body's: where it is, where propagation has it, or whole, so that what travels in each
- * turn need not. */
-static ir_shard const_place(struct part *p, const struct values *body, ir_val v, ir_shard have, double turns)
-{
-	ir_type t = body->fn->val.p[v].type;
-	ir_shard at[3] = { have, part_summed(p, body->want[v]), 0 }, best = have;
-	double least = -1;
-	for (int i = 0; i < 3; i++) {
-		double more = part_local(p, t, at[i]) - part_local(p, t, have), s = part_travel(p, t, have, at[i]).ns + turns * part_readers(p, body, v, at[i]);
-		if ((least < 0 || s < least) && more <= p->spare) {
-			least = s;
-			best = at[i];
-		}
-	}
-	p->spare -= MAX(0, part_local(p, t, best) - part_local(p, t, have));
-	return best;
-}
-
-enum { ROUNDS = 3 };       /* that look for loops' sums */
-
-static struct err *do_loop(struct part *p, struct scope *s, const struct ir_op *o)
-{
-	const struct ir_fn *fn = s->from;
-	const struct ir_loop l = ir_loop_view(&p->a, p->m, fn, o);
-	const struct values *body = part_body(p, &l);
-	ir_shard *par = ARENA_NEW(&p->a, ir_shard, l.body->nparam + 1), *res = ARENA_NEW(&p->a, ir_shard, l.nmade + 1), *got = ARENA_NEW(&p->a, ir_shard, l.nmade + 1),
-	         *adds = ARENA_NEW(&p->a, ir_shard, l.nmade + 1), *asked = ARENA_NEW(&p->a, ir_shard, l.n + 1), *at = ARENA_NEW(&p->a, ir_shard, l.n + 1);
-	for (int k = 0; k < l.n; k++) {
-		const struct ir_loop_operand *q = &l.x[k];
-		const struct ir_type_info *t = scope_type(p, s, q->v);
-		if (ir_role_is_in(q->role)) {
-			scope_finish(p, s, q->v, scope_wanted(s, q->v));
-			double ns;
-			at[k] = part_stack_place(p, body, q->param, fn->val.p[q->v].type, s->sh[q->v], l.trip < 0 ? IR_TURNS : (double)l.trip, &ns);
-			p->spare -= MAX(0, part_local(p, fn->val.p[q->v].type, at[k]) - part_local(p, fn->val.p[q->v].type, s->sh[q->v]));
-			par[q->param - 1] = part_shifted(p, at[k], t->rank - 1, 1);
-		} else if (ir_role_is_out(q->role)) {
-			ir_shard parts = scope_read_in_parts(p, fn, o->out + (uint32_t)q->result);
-			res[q->result] = parts ? part_shifted(p, parts, t->rank - 1, 1) : (ir_shard)PART_ANY;
-		} else if (q->result >= 0) {
-			ir_shard parts = scope_says_parts(p, l.body, ir_def(l.body, l.body->result.p[q->result]));
-			res[q->result] = par[q->param - 1] = at[k] = parts ? parts : part_summed(p, scope_wanted(s, o->out + (uint32_t)q->result));
-		} else {
-			scope_finish(p, s, q->v, body->want[q->param]);
-			par[q->param - 1] = at[k] = const_place(p, body, q->param, s->sh[q->v], l.trip < 0 ? IR_TURNS : (double)l.trip);
-		}
-	}
-	uint32_t words;
-	int64_t *w = ir_attr_copy(&p->a, fn, o, &words), *cond = ir_attr_word(IR_loop, w, AT_cond), *turn = ir_attr_word(IR_loop, w, AT_body);
-	ir_fnid f, old = (ir_fnid)*turn;
-	ir_val *stack = ARENA_NEW(&p->a, ir_val, l.nmade + 1);
-	for (uint32_t k = 0; k < o->nout; k++)
-		if (ir_role_is_out(l.x[l.made[k]].role))
-			stack[l.x[l.made[k]].result] = o->out + k;
-	const struct onward onward = { s, stack };
-	struct part_mark before = part_mark(p, &s->b);
-	double left = p->spare;
-	TRY(do_region(p, old, par, res, &f, got, adds, &onward));
-	/* What only adds up parts of a sum is one itself, that is made when all turns are: if what is added to it still is one then. */
-	bool *tried = ARENA_NEW(&p->a, bool, l.n + 1), again = true;
-	for (int round = 0; again; round++) {
-		again = false;
-		for (int k = 0; k < l.n; k++) {
-			const struct ir_loop_operand *q = &l.x[k];
-			const struct ir_op *add = q->role == ROLE_CARRY ? ir_def(l.body, l.body->result.p[q->result]) : NULL;
-			if (!add || add->kind != IR_add || (ir_in(l.body, add, 0) != q->param && ir_in(l.body, add, 1) != q->param))
-				continue;
-			ir_shard was = res[q->result], h = part_sum(p, was) ? part_summed(p, scope_wanted(s, o->out + (uint32_t)q->result)) : adds[q->result];
-			if (adds[q->result] == (part_sum(p, was) ? was : 0))
-				continue;
-			ir_type t = l.body->val.p[q->param].type;
-			double more = part_local(p, t, h) - part_local(p, t, was);
-			if (part_sum(p, h) && (tried[k] || round >= ROUNDS || more > left || (q->asked && l.cond->val.p[q->asked].nuse)))
-				continue;
-			tried[k] = again = true;
-			left -= more;
-			res[q->result] = par[q->param - 1] = at[k] = h;
-		}
-		if (again) {
-			part_go_back(p, &s->b, before);
-			p->spare = left;
-			TRY(do_region(p, old, par, res, &f, got, adds, &onward));
-		}
-	}
-	*turn = f;
-	ir_val *in = ARENA_NEW(&p->a, ir_val, l.n + 1);
-	for (int k = 0; k < l.n; k++) {
-		const struct ir_loop_operand *q = &l.x[k];
-		const struct ir_type_info *t = scope_type(p, s, q->v);
-		if (ir_role_is_out(q->role)) {
-			at[k] = part_shifted(p, got[q->result], t->rank, -1);
-			if (!part_sum(p, at[k]))
-				scope_finish(p, s, q->v, 0);
-		}
-		in[k] = ir_convert(&s->b, scope_fetch(p, s, q->v, at[k]), part_wide(p, t->dtype, at[k]));
-		if (q->asked)
-			asked[q->asked - 1] = at[k];
-	}
-	if (*cond) {
-		TRY(do_region(p, (ir_fnid)*cond, asked, (ir_shard[]){ 0 }, &f, NULL, NULL, NULL));
-		*cond = f;
-	}
-	ir_type *t = ARENA_NEW(&p->a, ir_type, o->nout + 1);
-	for (uint32_t k = 0; k < o->nout; k++)
-		t[k] = s->b.fn->val.p[in[l.made[k]]].type;
-	s->b.loc = o->loc;
-	ir_val v = ir_emit_raw(&s->b, IR_loop, o->nin, in, o->nout, t, w, words);
-	for (uint32_t k = 0; k < o->nout; k++)
-		scope_give(p, s, o->out + k, v + k, at[l.made[k]]);
-	return NULL;
-}
-
-static struct err *do_case(struct part *p, struct scope *s, const struct ir_op *o)
-{
-	const struct ir_fn *fn = s->from;
-	int n;
-	const int64_t *branch = ir_attrs(fn, o, AT_branch, &n);
-	scope_finish_sums(p, s, o);
-	ir_shard *sh = ARENA_NEW(&p->a, ir_shard, o->nin + 1), *end = ARENA_NEW(&p->a, ir_shard, o->nout + 1);
-	ir_val *in = scope_operands(p, s, o);
-	in[0] = scope_fetch(p, s, ir_in(fn, o, 0), 0);
-	for (uint32_t k = 1; k < o->nin; k++)
-		sh[k] = s->sh[ir_in(fn, o, k)];
-	for (uint32_t k = 0; k < o->nout; k++)
-		end[k] = part_summed(p, scope_wanted(s, o->out + k));
-	int64_t *w = ARENA_NEW(&p->a, int64_t, n + 1);
-	w[0] = n;
-	for (int j = 0; j < n; j++) {
-		ir_fnid f;
-		TRY(do_region(p, (ir_fnid)branch[j], sh + 1, end, &f, NULL, NULL, NULL));
-		w[j + 1] = f;
-	}
-	ir_type *t = ARENA_NEW(&p->a, ir_type, o->nout + 1);
-	for (uint32_t k = 0; k < o->nout; k++)
-		t[k] = part_type(p, fn->val.p[o->out + k].type, end[k], DT_token);
-	s->b.loc = o->loc;
-	ir_val v = ir_emit_raw(&s->b, IR_case, o->nin, in, o->nout, t, w, (uint32_t)n + 1);
-	for (uint32_t k = 0; k < o->nout; k++)
-		scope_give(p, s, o->out + k, v + k, end[k]);
-	return NULL;
-}
-
 static struct err *do_op(struct part *p, struct scope *s, const struct ir_op *o)
 {
 	s->b.loc = o->loc;
@@ -495,7 +321,8 @@ static struct err *do_op(struct part *p, struct scope *s, const struct ir_op *o)
 	if (moved_op(p, s, o) || longer_op(p, s, o))
 		return NULL;
 	bool asks = p->ndev > 1 && part_asks(p, s->from, o);
-	for (uint32_t k = 0; k < o->nin && !asks; k++)
+	bool hands = o->kind == IR_loop || o->kind == IR_case || o->kind == IR_sharding_constraint || o->kind == IR_optimization_barrier || o->kind == IR_sharding_group;
+	for (uint32_t k = 0; k < o->nin && !asks && !hands; k++)
 		moved_need(p, s, ir_in(s->from, o, k));
 	switch ((enum ir_kind)o->kind) {
 	case IR_manual:
@@ -509,9 +336,9 @@ static struct err *do_op(struct part *p, struct scope *s, const struct ir_op *o)
 	case IR_sharding_group:
 		return NULL;
 	case IR_loop:
-		return do_loop(p, s, o);
+		return part_loop(p, s, o);
 	case IR_case:
-		return do_case(p, s, o);
+		return part_case(p, s, o);
 	case IR_optimization_barrier:
 		do_barrier(p, s, o);
 		return NULL;
@@ -556,7 +383,7 @@ static void tell(struct part *p, struct scope *s, const struct ir_op *o, size_t 
 	}
 }
 
-static struct err *do_ops(struct part *p, struct scope *s)
+struct err *part_ops(struct part *p, struct scope *s)
 {
 	const struct why around = p->why;
 	for (size_t i = 0; i < s->from->op.n; i++) {
@@ -566,8 +393,6 @@ static struct err *do_ops(struct part *p, struct scope *s)
 		if (p->rec)
 			tell(p, s, &s->from->op.p[i], first);
 	}
-	for (size_t i = 0; i < s->from->result.n; i++)
-		moved_need(p, s, s->from->result.p[i]);
 	p->why = around;
 	return NULL;
 }
@@ -637,11 +462,12 @@ struct err *spmd_partition(struct ir_module *m, int ndev, const struct plan_on *
 		p.spare += part_local(&p, fn->val.p[i].type, s.sh[i]);
 	for (size_t i = 0; i < fn->result.n; i++)
 		p.spare += part_local(&p, fn->val.p[fn->result.p[i]].type, m->res[i].shard);
-	TRY_GOTO(e, do_ops(&p, &s), out);
+	TRY_GOTO(e, part_ops(&p, &s), out);
 	for (size_t i = 0; i < fn->result.n; i++) {
 		ir_val v = fn->result.p[i];
 		ir_shard h = m->res[i].shard;
-		at_maker(&s, v);
+		part_at_maker(&s, v);
+		moved_need(&p, &s, v);
 		if (rec)
 			arr_push(&rec->value, ((struct spmd_value){ .result = true, .index = (uint32_t)i, .type = fn->val.p[v].type, .lies = h, .said = h,
 			                                            .origin = rec->of ? rec->result[i] : 0 }));

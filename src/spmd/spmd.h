@@ -122,7 +122,7 @@ struct spmd_maker {
 	struct err *(*inspect)(void *user, const void *key, size_t nkey, const struct ir_blob_info *sharding);
 };
 
-/* --- partition.c, propagate.c, shard.c --------------------------------------------------------- */
+/* --- partition.c, propagate.c ------------------------------------------------------------------ */
 
 /* Replace whole-array operations by the ones each device runs on its shard.
  *   needs   calls inlined
@@ -138,6 +138,19 @@ struct err *spmd_partition(struct ir_module *m, int ndev, const struct plan_on *
  *   needs   calls inlined
  *   gives   shardings of all values (ir_shard_of), and of main's parameters and results; nothing else changes */
 struct err *spmd_propagate(struct ir_module *m, struct spmd_record *rec);
+
+/* --- price.c ------------------------------------------------------------------------------------ */
+
+/* What an op takes, about, in ns of a device that computes: nothing of a collective. */
+double spmd_op_time(const struct plan_table *t, const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o);
+/* What a collective takes, about, where nobody is late, in ns. */
+double spmd_coll_time(const struct plan_on *p, const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o);
+/* Has collective o a link between two hosts? */
+bool spmd_between_hosts(const struct plan_on *p, const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o);
+/* What a run of fn, of the program of one device, takes, about, in ns: its ops, and all its collectives, one after the other. */
+double spmd_fn_time(const struct plan_on *p, const struct ir_module *m, const struct ir_fn *fn);
+
+/* --- shard.c ------------------------------------------------------------------------------------ */
 
 /* Append the serialized xla.OpSharding of sharding h for an array of the given rank. */
 void spmd_op_sharding(struct str *s, const struct ir_module *m, ir_shard h, int rank, int ndev);

@@ -420,7 +420,7 @@ static void links(void **state)
 		str_addf(&s, "module @m partitions=4 replicas=1\nfn @main(%%1: f32[65536]) -> (f32[65536]) {\n  %%2 = collective_permute %%1 pairs=[%s] : f32[65536]\n  return %%2\n}\n", is[i].pairs);
 		struct ir_module *m = parsed(s.p);
 		const struct ir_fn *fn = ir_main(m);
-		double ns = lower_coll_time(&(struct plan_on){ .ndev = 4, .host = is[i].host }, m, fn, &fn->op.p[0]), want = r[PLAN_far_wait] + r[PLAN_far_byte] * is[i].into * 4 * 65536;
+		double ns = spmd_coll_time(&(struct plan_on){ .ndev = 4, .host = is[i].host }, m, fn, &fn->op.p[0]), want = r[PLAN_far_wait] + r[PLAN_far_byte] * is[i].into * 4 * 65536;
 		assert_true(fabs(ns - want) < 1e-6 * want);
 		ir_module_free(m);
 		str_free(&s);
