@@ -346,8 +346,7 @@ static ir_val clamped(struct part *p, struct ir_b *b, ir_val v, int64_t lo, int6
 	return ir_bin(b, ELEM_minimum, v, most);
 }
 
-/* The i32 scalar that start v of a slice of size of n is, within bounds. */
-static ir_val bounded(struct part *p, struct ir_b *b, ir_val v, int64_t n, int64_t size)
+ir_val along_bounded(struct part *p, struct ir_b *b, ir_val v, int64_t n, int64_t size)
 {
 	enum dtype dt = ir_vtype(p->m, b->fn, v)->dtype;
 	if (dtype_info[dt].bits < 32)
@@ -394,7 +393,7 @@ static int reaches(struct part *p, struct ir_b *b, const struct ir_fn *fn, const
 			continue;
 		int64_t part = all / axes_size(f[g]);
 		struct reach q = { .d = d, .part = part, .size = size[d], .window = MIN(part, size[d]) };
-		ir_val at = bounded(p, b, in[before + d], all, size[d]), own = part_offset(p, b, mesh, f[g], part);
+		ir_val at = along_bounded(p, b, in[before + d], all, size[d]), own = part_offset(p, b, mesh, f[g], part);
 		at = ir_bin(b, ELEM_subtract, at, own);
 		q.first = clamped(p, b, at, 0, part - q.window);
 		q.off = ir_bin(b, ELEM_subtract, at, q.first);
@@ -482,7 +481,7 @@ ir_val along_turned(struct part *p, struct ir_b *b, ir_val v, int d, uint32_t me
 	int64_t part = ir_vtype(p->m, b->fn, v)->dim[d], parts = axes_size(l), n = 2 * parts, column[2] = { n, 1 }, all[2] = { n, SLICE_NUMBERS }, order[IR_MAX_RANK], back[IR_MAX_RANK];
 	int64_t side = 1, group;
 	int rank = ir_vtype(p->m, b->fn, v)->rank;
-	start = bounded(p, b, start, n * part, parts * part);
+	start = along_bounded(p, b, start, n * part, parts * part);
 	if (!l.n)
 		return round_here(p, b, v, d, start);
 	ir_type many = ir_tensor(p->m, DT_i32, 1, &n);

@@ -287,6 +287,8 @@ ir_val along_one_of(struct part *p, struct ir_b *b, ir_val v, uint32_t mesh, str
 /* The same, of what lies as *lie, which gets how the result does: cut as `want` (0: as before), where it can be cut while it is brought together. */
 ir_val along_one_of_as(struct part *p, struct ir_b *b, ir_val v, uint32_t mesh, struct axes l, ir_shard *lie, ir_shard want);
 
+/* The i32 scalar that start v of a slice of size of n is, within bounds. */
+ir_val along_bounded(struct part *p, struct ir_b *b, ir_val v, int64_t n, int64_t size);
 /* From element `start` on along d, what is v twice: as much as v has.  v: a device's part, cut there by l, if that is not empty; so is the result. */
 ir_val along_turned(struct part *p, struct ir_b *b, ir_val v, int d, uint32_t mesh, struct axes l, ir_val start);
 

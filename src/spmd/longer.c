@@ -49,6 +49,15 @@ static ir_val more_after(struct part *p, struct ir_b *b, const struct longer *g,
 	return ir_emit(b, IR_pad, 2, (ir_val[]){ x, zero }, ir_tensor(p->m, (enum dtype)own.dtype, all.rank, local), w, 3 * ((uint32_t)all.rank + 1));
 }
 
+/* Is the sum that is result k, of type t, made at once?  Later its parts would be no longer ones, of which more are made where the sum is scattered, or a view. */
+static bool ends(struct part *p, const struct scope *s, const struct ir_op *o, const struct longer *g, uint32_t k, ir_type t)
+{
+	bool more = t != s->from->val.p[o->out + k].type;
+	for (int d = 0; d < ir_type_of(p->m, t)->rank; d++)
+		more |= g->after[k][d] != 0;
+	return more;
+}
+
 /* o with those attributes, on operands and with results of types t: in lie as have, and are brought to where it is done; results are wanted as want,
  * and in out they lie as lie, with more elements if t says so. */
 static void do_longer(struct part *p, struct scope *s, const struct ir_op *o, const struct longer *g, ir_type *t, ir_val *in, const ir_shard *have,
@@ -71,7 +80,7 @@ static void do_longer(struct part *p, struct scope *s, const struct ir_op *o, co
 	v.want = to;
 	scope_part(p, s, &v, longer, in, have, out, lie);
 	for (uint32_t k = 0; k < o->nout; k++)
-		if (part_sum(p, lie[k]) && part_sum(p, lie[k]) != part_sum(p, want[k])) {
+		if (part_sum(p, lie[k]) && part_sum(p, lie[k]) != part_sum(p, want[k]) && ends(p, s, o, g, k, t[o->nin + k])) {
 			record_about(p, s->from, o->out + k);
 			out[k] = more_after(p, &s->b, g, k, out[k], lie[k], &t[o->nin + k], &want[k]);
 			out[k] = ir_convert(&s->b, part_finish(p, &s->b, out[k], &lie[k], want[k]), scope_type(p, s, o->out + k)->dtype);
@@ -85,6 +94,18 @@ static ir_val counted(struct part *p, struct scope *s, const struct ir_op *o, ir
 	const struct ir_type_info all = *scope_type(p, s, o->out);
 	ir_val v = ir_convert(&s->b, moved_position(p, &s->b, t, h, (int)ir_attr(s->from, o, AT_dim)), (enum dtype)all.dtype);
 	return fill ? moved_filled(p, &s->b, v, t, h, all.dim, fill) : v;
+}
+
+/* Where a slice is taken from, or put, along what is longer: within what there was. */
+static void within(struct part *p, struct scope *s, const struct ir_op *o, const struct longer *g, ir_val *in)
+{
+	bool takes = o->kind == IR_dynamic_slice, puts = o->kind == IR_dynamic_update_slice;
+	for (int d = 0; (takes || puts) && d < scope_type(p, s, o->out)->rank; d++) {
+		int64_t n = scope_type(p, s, ir_in(s->from, o, 0))->dim[d], size = scope_type(p, s, takes ? o->out : ir_in(s->from, o, 1))->dim[d];
+		ir_val *start = &in[1 + puts + d];
+		if (g->dim[0][d] && size < n)
+			*start = ir_convert(&s->b, along_bounded(p, &s->b, *start, n, size), (enum dtype)ir_vtype(p->m, s->b.fn, *start)->dtype);
+	}
 }
 
 /* Does that, if operands can be brought there; results that are longer are views then. */
@@ -145,6 +166,7 @@ static bool is_longer(struct part *p, struct scope *s, const struct ir_op *o, co
 			return false;
 		}
 	}
+	within(p, s, o, g, in);
 	do_longer(p, s, o, g, t, arena_copy(&p->a, in, sizeof *in * o->nin), have, want, out, lie);
 	int longer = 0, cut = 0;
 	bool much = !g->or_whole;
@@ -277,9 +299,10 @@ static bool extends(struct part *p, struct scope *s, const struct ir_op *o, cons
 {
 	bool sum = x->factor[f].kind == FACTOR_SUM && redop_elem[sum_of(s, o)] != ELEM_COUNT && (o->kind != IR_attention_grad || of_rows(p, s, o, x, f));
 	bool selects = (o->kind == IR_reduce || (o->kind == IR_top_k && by_bits((enum dtype)scope_type(p, s, ir_in(s->from, o, 0))->dtype))) && along_can(p, s->from, o, x, f);
-	if (!sum && !selects && (x->factor[f].kind != FACTOR_EACH || ir_axes_find(x, x->nin, f) < 0))
+	bool placed = (o->kind == IR_dynamic_slice || o->kind == IR_dynamic_update_slice) && along_can(p, s->from, o, x, f);
+	if (!sum && !selects && !placed && (x->factor[f].kind != FACTOR_EACH || ir_axes_find(x, x->nin, f) < 0))
 		return false;
-	if ((o->kind == IR_gather && !of_batch(s, o, x, f)) || (o->kind == IR_dynamic_update_slice && ir_axes_find(x, 1, f) < 0))
+	if (o->kind == IR_gather && !of_batch(s, o, x, f))
 		return false;                        /* places would be clamped at another end */
 	if (o->kind == IR_convolution && (ir_attr(s->from, o, AT_batch_groups) > 1 || (ir_attr(s->from, o, AT_feature_groups) > 1 && ir_axes_find(x, 1, f) >= 0)))
 		return false;                        /* there would be more groups */
@@ -322,8 +345,8 @@ static bool taken_elsewhere(struct part *p, struct scope *s, const struct ir_op 
  * which nobody reads; what is made of them is a view again.  False: it is not one that can be. */
 static bool with_more(struct part *p, struct scope *s, const struct ir_op *o)
 {
-	if (!(ir_info((enum ir_kind)o->kind)->flags & IR_PURE) || !o->nout || o->kind == IR_dynamic_slice || o->kind == IR_slice ||
-	    o->kind == IR_pad || o->kind == IR_optimization_barrier || o->kind == IR_sharding_constraint || o->kind == IR_custom_call)
+	if (!(ir_info((enum ir_kind)o->kind)->flags & IR_PURE) || !o->nout || o->kind == IR_slice || o->kind == IR_pad ||
+	    o->kind == IR_optimization_barrier || o->kind == IR_sharding_constraint || o->kind == IR_custom_call)
 		return false;
 	const struct ir_axes *x = NULL;
 	struct axes *l = NULL, *other = NULL, y;
@@ -335,7 +358,7 @@ static bool with_more(struct part *p, struct scope *s, const struct ir_op *o)
 			if (!indivisible(p, s, o, k, d, &y, &of))
 				continue;
 			if (!x) {
-				x = o->kind == IR_top_k ? part_rule(p, s->from, o) : ir_axes_of(&p->a, p->m, s->from, o);
+				x = o->kind == IR_top_k || o->kind == IR_dynamic_slice ? part_rule(p, s->from, o) : ir_axes_of(&p->a, p->m, s->from, o);
 				l = ARENA_NEW(&p->a, struct axes, x->nfactor + 1);
 				other = ARENA_NEW(&p->a, struct axes, x->nfactor + 1);
 				g = longer_new(p, s->from, o);
@@ -365,7 +388,9 @@ static bool with_more(struct part *p, struct scope *s, const struct ir_op *o)
 			if (f < 0 || !l[f].n)
 				continue;
 			lengthen(&g, (uint32_t)k, d, moved_divisible(x->factor[f].size, axes_size(l[f])), l[f]);
-			filled |= x->factor[f].kind == FACTOR_SUM;
+			filled |= x->factor[f].kind == FACTOR_SUM && o->kind != IR_dynamic_slice;
+			if (o->kind == IR_dynamic_slice && k == x->nin)
+				ir_attr_word(IR_dynamic_slice, g.w, AT_size)[1 + d] = g.dim[k][d];
 		}
 		if (filled && k < x->nin && !of_zeros(p, s, o, (uint32_t)k))
 			g.fill[k] = filling(p, s, o, (uint32_t)k);

@@ -261,16 +261,16 @@ struct err *part_loop(struct part *p, struct scope *s, const struct ir_op *o)
 	}
 	for (int k = 0; k < l->n; k++) {
 		const struct ir_loop_operand *q = &l->x[k];
-		const struct ir_type_info *t = scope_type(p, s, q->v);
+		const struct ir_type_info t = *scope_type(p, s, q->v);
 		struct handed *x = &w.at[k];
 		if (!x->t)
 			moved_need(p, s, q->v);
 		if (ir_role_is_out(q->role) && !x->t) {
-			x->h = part_shifted(p, w.got[q->result], t->rank, -1);
+			x->h = part_shifted(p, w.got[q->result], t.rank, -1);
 			if (!part_sum(p, x->h))
 				scope_finish(p, s, q->v, 0);
 		}
-		in[k] = x->t ? moved_fetch_longer(p, s, q->v, *x, 0) : ir_convert(&s->b, scope_fetch(p, s, q->v, x->h), part_wide(p, t->dtype, x->h));
+		in[k] = x->t ? moved_fetch_longer(p, s, q->v, *x, 0) : ir_convert(&s->b, scope_fetch(p, s, q->v, x->h), part_wide(p, (enum dtype)t.dtype, x->h));
 	}
 	uint32_t words;
 	int64_t *attr = ir_attr_copy(&p->a, fn, o, &words);
