@@ -296,10 +296,23 @@ ir_val moved_filled(struct part *p, struct ir_b *b, ir_val v, ir_type t, ir_shar
 	return in ? ir_select(b, in, v, ir_splat_of(b, fill, b->fn->val.p[v].type)) : v;
 }
 
+/* Is x the first elements of a value of dim[d] along d that lies as `to`? */
+static bool lies_so(struct part *p, const struct view *x, const int64_t *dim, ir_shard to)
+{
+	const struct source *q = &x->source[x->piece[0].source];
+	bool so = moved_in_front(p, x) && q->sh == to;
+	for (int d = 0; so && d < x->rank; d++)
+		so = q->dim[d] == dim[d] && dim[d] <= INT32_MAX;
+	return so;
+}
+
 ir_val moved_brought(struct part *p, struct scope *s, struct way *w, ir_val v, const int64_t *dim, ir_val fill, ir_shard to)
 {
 	const struct ir_type_info t = *scope_type(p, s, v);
-	const struct view *y = view_longer(p, &s->b, seen(p, s, v), dim, fill);
+	const struct view *x = seen(p, s, v), *y;
+	if (fill && lies_so(p, x, dim, to))              /* that is done with what reads it, where a row put behind others would be a copy */
+		return moved_filled(p, &s->b, x->source[x->piece[0].source].v, ir_tensor(p->m, (enum dtype)t.dtype, t.rank, dim), to, t.dim, fill);
+	y = view_longer(p, &s->b, x, dim, fill);
 	ir_val r = y ? view_emit(p, &s->b, y, to) : 0;
 	if (r || s->map[v] || !s->view[v] || !to)
 		return r;
