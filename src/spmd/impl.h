@@ -75,8 +75,10 @@ struct tried { int n; double ns[2]; const struct axes *f[2]; };
  * spare: bytes of a device that may yet be spent on keeping what else would travel in each turn of a loop: all together as many as its
  * arguments and results have, and PART_SPARE.  values: of functions, part_values.  rec: NULL: nobody asks why; why and tried are for it. */
 enum { PART_SPARE = 1 << 20 };
+struct scope;
 struct part { struct ir_module *m; struct arena a; int ndev; const struct spmd_maker *maker; const struct plan_on *plan; struct map spread; struct axes apart; uint32_t apart_of; double spare; struct values **values;
               struct spmd_record *rec; struct why why; struct tried tried;
+              struct err *(*ops)(struct part *p, struct scope *s);      /* all ops of a function, but for results that wait for who reads them */
               int64_t least;     /* bytes of a device's part from which on it comes in one step (boxes.c); 0: as many as are worth it */
 };
 
@@ -368,14 +370,14 @@ ir_val scope_same(struct part *p, struct scope *s, ir_val v, int64_t device);
 void scope_part(struct part *p, struct scope *s, const struct values *v, const struct ir_op *o, ir_val *in, const ir_shard *have, ir_val *out, ir_shard *lie);
 void scope_do(struct part *p, struct scope *s, const struct ir_op *o);       /* o on parts, its results given */
 
+/* What is done for result v of the function alone is at the line that makes it, not at that of the last op. */
+void scope_at_maker(struct scope *s, ir_val v);
+
 /* How a value lies where it is handed on: as h; with more elements behind the last ones, of type t then, unless that is 0. */
 struct handed { ir_type t; ir_shard h; };
 
-/* --- partition.c, region.c ----------------------------------------------------------------- */
+/* --- region.c: functions that ops hold -------------------------------------------------------- */
 
-struct err *part_ops(struct part *p, struct scope *s);       /* all of the function, but for results that wait for who reads them */
-/* What is done for result v of the function alone is at the line that makes it, not at that of the last op. */
-void part_at_maker(struct scope *s, ir_val v);
 struct err *part_loop(struct part *p, struct scope *s, const struct ir_op *o);
 struct err *part_case(struct part *p, struct scope *s, const struct ir_op *o);
 

@@ -57,12 +57,6 @@ static bool uneven(struct part *p, ir_shard h, const struct ir_type_info *t)
 
 /* --- one op ------------------------------------------------------------------------------------ */
 
-void part_at_maker(struct scope *s, ir_val v)
-{
-	const struct ir_op *o = ir_def(s->from, v);
-	s->b.loc = o ? o->loc : 0;
-}
-
 /* How x, which is wanted somewhere, lies there, also in parts that do not divide it: who cuts an op may have such. */
 static ir_shard said(struct part *p, struct scope *s, ir_val x)
 {
@@ -291,7 +285,7 @@ static struct err *do_manual(struct part *p, struct scope *s, const struct ir_op
 		all[p->apart.n + k] = (struct ir_axis_ref){ (uint16_t)axes[k], 1, p->m->mesh.p[mesh].axis[axes[k]].size };
 	p->apart = (struct axes){ p->apart.n + na, all };
 	p->apart_of = mesh;
-	struct err *e = part_ops(p, &b);
+	struct err *e = p->ops(p, &b);
 	for (size_t k = 0; k < body->result.n && !e; k++)
 		moved_need(p, &b, body->result.p[k]);
 	p->apart = around;
@@ -299,7 +293,7 @@ static struct err *do_manual(struct part *p, struct scope *s, const struct ir_op
 	TRY(e);
 	for (uint32_t k = 0; k < o->nout; k++) {
 		ir_val v = body->result.p[k], x = o->out + k;
-		part_at_maker(&b, v);
+		scope_at_maker(&b, v);
 		if ((int)k + 1 < nout && ir_shard_joint(p->m, (ir_shard)out[k])) {
 			join(p, s, &b, o, k, out);
 			k++;
@@ -375,15 +369,17 @@ static void tell(struct part *p, struct scope *s, const struct ir_op *o, size_t 
 	for (uint32_t k = 0; k < o->nout; k++) {
 		ir_val v = o->out + k;
 		ir_type t = s->from->val.p[v].type;
-		arr_push(&r->value, ((struct spmd_value){ .op = o->kind, .inside = p->apart.n > 0, .index = k, .type = t, .lies = s->map[v] ? s->sh[v] : scope_wanted(s, v), .said = scope_wanted(s, v),
+		const struct view *x = s->map[v] ? NULL : s->view[v];
+		ir_shard lies = s->map[v] ? s->sh[v] : x && x->made ? x->source[0].sh : scope_wanted(s, v);
+		arr_push(&r->value, ((struct spmd_value){ .op = o->kind, .inside = p->apart.n > 0, .index = k, .type = t, .lies = lies, .said = scope_wanted(s, v),
 		                                          .loc = o->loc,
 		                                          .origin = r->of ? r->of[s->from->id][v] : 0 }));
-		if (o->kind == IR_sharding_constraint && uneven(p, (ir_shard)ir_attr(s->from, o, AT_sharding), scope_type(p, s, v)))
-			arr_push(&r->uneven, ((struct spmd_uneven){ o->loc, t, (ir_shard)ir_attr(s->from, o, AT_sharding), s->sh[v] }));
+		if (o->kind == IR_sharding_constraint && s->map[v] && uneven(p, (ir_shard)ir_attr(s->from, o, AT_sharding), scope_type(p, s, v)))
+			arr_push(&r->uneven, ((struct spmd_uneven){ o->loc, t, (ir_shard)ir_attr(s->from, o, AT_sharding), lies }));
 	}
 }
 
-struct err *part_ops(struct part *p, struct scope *s)
+static struct err *do_ops(struct part *p, struct scope *s)
 {
 	const struct why around = p->why;
 	for (size_t i = 0; i < s->from->op.n; i++) {
@@ -417,7 +413,7 @@ struct err *spmd_partition(struct ir_module *m, int ndev, const struct plan_on *
 	const struct ir_fn *fn = ir_main(m);
 	if (ndev <= 1 && plain_program(m))
 		return NULL;
-	struct part p = { .m = m, .ndev = MAX(1, ndev), .maker = maker, .rec = rec, .plan = plan ? plan : &alone };
+	struct part p = { .m = m, .ndev = MAX(1, ndev), .maker = maker, .rec = rec, .plan = plan ? plan : &alone, .ops = do_ops };
 	arena_init(&p.a);
 	struct err *e = NULL;
 	bool *given = ARENA_NEW(&p.a, bool, fn->result.n + 1), *asked = ARENA_NEW(&p.a, bool, fn->nparam + 1);
@@ -462,11 +458,11 @@ struct err *spmd_partition(struct ir_module *m, int ndev, const struct plan_on *
 		p.spare += part_local(&p, fn->val.p[i].type, s.sh[i]);
 	for (size_t i = 0; i < fn->result.n; i++)
 		p.spare += part_local(&p, fn->val.p[fn->result.p[i]].type, m->res[i].shard);
-	TRY_GOTO(e, part_ops(&p, &s), out);
+	TRY_GOTO(e, do_ops(&p, &s), out);
 	for (size_t i = 0; i < fn->result.n; i++) {
 		ir_val v = fn->result.p[i];
 		ir_shard h = m->res[i].shard;
-		part_at_maker(&s, v);
+		scope_at_maker(&s, v);
 		moved_need(&p, &s, v);
 		if (rec)
 			arr_push(&rec->value, ((struct spmd_value){ .result = true, .index = (uint32_t)i, .type = fn->val.p[v].type, .lies = h, .said = h,

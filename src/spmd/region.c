@@ -44,11 +44,11 @@ static struct err *do_region(struct part *p, ir_fnid f, const struct handed *in,
 			s.sh[i] = q->h;
 		}
 	}
-	TRY(part_ops(p, &s));
+	TRY(p->ops(p, &s));
 	for (size_t i = 0; i < fn->result.n; i++) {
 		ir_val v = fn->result.p[i];
 		ir_shard to = want[i].h;
-		part_at_maker(&s, v);
+		scope_at_maker(&s, v);
 		if (!want[i].t)
 			moved_need(p, &s, v);
 		if (to == (ir_shard)PART_ANY) {

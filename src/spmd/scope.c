@@ -326,3 +326,9 @@ void scope_do(struct part *p, struct scope *s, const struct ir_op *o)
 	for (uint32_t k = 0; k < o->nout; k++)
 		scope_give(p, s, o->out + k, out[k], lie[k]);
 }
+
+void scope_at_maker(struct scope *s, ir_val v)
+{
+	const struct ir_op *o = ir_def(s->from, v);
+	s->b.loc = o ? o->loc : 0;
+}
