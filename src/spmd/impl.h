@@ -313,6 +313,8 @@ struct err *part_inspect(struct part *p, const struct ir_fn *fn, const struct ir
 bool part_counts(const struct part *p, const struct ir_fn *fn, ir_val v, ir_shard h);
 /* Can each device do its part of o along factor f on its own parts of the operands? */
 bool part_can(struct part *p, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, int f);
+/* The places of gather or scatter o of fn, clamped as those of the whole value, or so that what is outside stays outside. */
+ir_val part_places(struct part *p, struct ir_b *b, const struct ir_fn *fn, const struct ir_op *o, ir_val places);
 /* Reduction o of parts in[0], whose result is of type t on each device, made one over `sums`, with the initial value taken in once. */
 ir_val part_reduce(struct part *p, struct ir_b *b, const struct ir_fn *fn, const struct ir_op *o, uint32_t mesh, struct axes sums, const ir_val *in, ir_type t);
 /* May sums be made later, where their values are wanted?  A maximum, or a sum that begins with something, may not. */

@@ -131,29 +131,44 @@ static ir_val components(struct part *p, struct ir_b *b, ir_val v, ir_type t, in
 	return at == ir_type_of(p->m, t)->rank ? ir_splat_of(b, ir_reshape(b, v, 0, NULL), t) : ir_broadcast(b, v, t, &at);
 }
 
-/* The places of a gather or a scatter, counted from the device's first elements of the dimensions that are cut.  *mine: places that are in its
- * part.  Starts are clamped as those of the whole value, or so that what is outside stays outside. */
-static ir_val own_places(struct part *p, struct ir_b *b, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, uint32_t mesh,
-                         const struct axes *f, ir_val places, ir_val *mine)
+ir_val part_places(struct part *p, struct ir_b *b, const struct ir_fn *fn, const struct ir_op *o, ir_val places)
 {
 	int n, m;
 	bool taken = o->kind == IR_gather;
 	const int64_t *map = ir_attrs(fn, o, taken ? AT_index_map : AT_to_operand, &n), *size = taken ? ir_attrs(fn, o, AT_size, &m) : NULL;
-	const struct ir_type_info *whole = ir_vtype(p->m, fn, ir_in(fn, o, 0)), *t = ir_vtype(p->m, b->fn, places);
+	const struct ir_type_info *whole = ir_vtype(p->m, fn, ir_in(fn, o, 0));
+	enum dtype dt = (enum dtype)ir_vtype(p->m, b->fn, places)->dtype;
+	int bits = dtype_info[dt].bits - (dtype_info[dt].cls == DT_INT);
+	int64_t k = n, *most = ARENA_NEW(&p->a, int64_t, n);
+	ir_type given = b->fn->val.p[places].type;
+	for (int c = 0; c < n; c++) {
+		most[c] = whole->dim[map[c]] - (taken ? size[map[c]] : 0);
+		if (bits < 32)
+			most[c] = MIN(most[c], (1ll << bits) - 1);
+	}
+	ir_val end = ir_convert(b, ir_const(b, ir_tensor(p->m, DT_i64, 1, &k), most, sizeof *most * (size_t)n), dt);
+	ir_val v = ir_bin(b, ELEM_maximum, places, ir_const_i(b, given, taken || dtype_info[dt].cls != DT_INT ? 0 : -1));
+	return ir_bin(b, ELEM_minimum, v, components(p, b, end, given, ir_attr(fn, o, AT_index_dim)));
+}
+
+/* The places of a gather or a scatter, counted from the device's first elements of the dimensions that are cut.  *mine: places that are in its
+ * part. */
+static ir_val own_places(struct part *p, struct ir_b *b, const struct ir_fn *fn, const struct ir_op *o, const struct ir_axes *x, uint32_t mesh,
+                         const struct axes *f, ir_val places, ir_val *mine)
+{
+	int n;
+	bool taken = o->kind == IR_gather;
+	const int64_t *map = ir_attrs(fn, o, taken ? AT_index_map : AT_to_operand, &n);
+	const struct ir_type_info whole = *ir_vtype(p->m, fn, ir_in(fn, o, 0)), *t = ir_vtype(p->m, b->fn, places);
 	int64_t at = ir_attr(fn, o, AT_index_dim), k = n, dim[IR_MAX_RANK], all[IR_MAX_RANK];
-	enum dtype dt = t->dtype;
-	int rank = t->rank, bits = dtype_info[dt].bits - (dtype_info[dt].cls == DT_INT);
+	int rank = t->rank;
 	memcpy(dim, t->dim, sizeof *dim * (size_t)rank);
-	memcpy(all, whole->dim, sizeof *all * (size_t)whole->rank);
-	int64_t *most = ARENA_NEW(&p->a, int64_t, n);
+	memcpy(all, whole.dim, sizeof *all * (size_t)whole.rank);
 	int32_t *part = ARENA_NEW(&p->a, int32_t, n);
-	ir_type given = b->fn->val.p[places].type, here = ir_tensor(p->m, DT_i32, rank, dim), flat = ir_tensor(p->m, DT_i32, 1, &k);
+	ir_type here = ir_tensor(p->m, DT_i32, rank, dim), flat = ir_tensor(p->m, DT_i32, 1, &k);
 	ir_val from = ir_const_i(b, flat, 0);
 	for (int c = 0; c < n; c++) {
 		int d = (int)map[c], g = x->dim[0][d].factor[0];
-		most[c] = all[d] - (taken ? size[d] : 0);
-		if (bits < 32)
-			most[c] = MIN(most[c], (1ll << bits) - 1);
 		part[c] = INT32_MAX;
 		if (!f[g].n || !by_place(p, fn, o, x, g))
 			continue;
@@ -163,9 +178,7 @@ static ir_val own_places(struct part *p, struct ir_b *b, const struct ir_fn *fn,
 		ir_val first = ir_splat_of(b, part_offset(p, b, mesh, f[g], part[c]), flat);
 		from = ir_bin(b, ELEM_add, from, ir_bin(b, ELEM_multiply, first, ir_const(b, flat, one, sizeof *one * (size_t)n)));
 	}
-	ir_val end = ir_convert(b, ir_const(b, ir_tensor(p->m, DT_i64, 1, &k), most, sizeof *most * (size_t)n), dt);
-	ir_val v = ir_bin(b, ELEM_maximum, places, ir_const_i(b, given, taken || dtype_info[dt].cls != DT_INT ? 0 : -1));
-	v = ir_convert(b, ir_bin(b, ELEM_minimum, v, components(p, b, end, given, at)), DT_i32);
+	ir_val v = ir_convert(b, part_places(p, b, fn, o, places), DT_i32);
 	v = ir_bin(b, ELEM_subtract, v, components(p, b, from, here, at));
 	if (taken) {
 		ir_val in = ir_bin(b, ELEM_and, ir_bin(b, ELEM_compare_ge, v, ir_const_i(b, here, 0)),

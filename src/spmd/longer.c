@@ -96,10 +96,15 @@ static ir_val counted(struct part *p, struct scope *s, const struct ir_op *o, ir
 	return fill ? moved_filled(p, &s->b, v, t, h, all.dim, fill) : v;
 }
 
-/* Where a slice is taken from, or put, along what is longer: within what there was. */
+/* Where slices are taken from, or put, along what is longer: within what there was. */
 static void within(struct part *p, struct scope *s, const struct ir_op *o, const struct longer *g, ir_val *in)
 {
 	bool takes = o->kind == IR_dynamic_slice, puts = o->kind == IR_dynamic_update_slice;
+	for (int d = 0; o->kind == IR_gather && d < scope_type(p, s, ir_in(s->from, o, 0))->rank; d++)
+		if (g->dim[0][d]) {
+			in[1] = part_places(p, &s->b, s->from, o, in[1]);
+			break;
+		}
 	for (int d = 0; (takes || puts) && d < scope_type(p, s, o->out)->rank; d++) {
 		int64_t n = scope_type(p, s, ir_in(s->from, o, 0))->dim[d], size = scope_type(p, s, takes ? o->out : ir_in(s->from, o, 1))->dim[d];
 		ir_val *start = &in[1 + puts + d];
@@ -299,10 +304,11 @@ static bool extends(struct part *p, struct scope *s, const struct ir_op *o, cons
 {
 	bool sum = x->factor[f].kind == FACTOR_SUM && redop_elem[sum_of(s, o)] != ELEM_COUNT && (o->kind != IR_attention_grad || of_rows(p, s, o, x, f));
 	bool selects = (o->kind == IR_reduce || (o->kind == IR_top_k && by_bits((enum dtype)scope_type(p, s, ir_in(s->from, o, 0))->dtype))) && along_can(p, s->from, o, x, f);
-	bool placed = (o->kind == IR_dynamic_slice || o->kind == IR_dynamic_update_slice) && along_can(p, s->from, o, x, f);
+	bool placed = ((o->kind == IR_dynamic_slice || o->kind == IR_dynamic_update_slice) && along_can(p, s->from, o, x, f)) ||
+	              (o->kind == IR_gather && x->factor[f].kind == FACTOR_SUM && part_can(p, s->from, o, x, f));
 	if (!sum && !selects && !placed && (x->factor[f].kind != FACTOR_EACH || ir_axes_find(x, x->nin, f) < 0))
 		return false;
-	if (o->kind == IR_gather && !of_batch(s, o, x, f))
+	if (o->kind == IR_gather && !placed && !of_batch(s, o, x, f))
 		return false;                        /* places would be clamped at another end */
 	if (o->kind == IR_convolution && (ir_attr(s->from, o, AT_batch_groups) > 1 || (ir_attr(s->from, o, AT_feature_groups) > 1 && ir_axes_find(x, 1, f) >= 0)))
 		return false;                        /* there would be more groups */
@@ -388,7 +394,7 @@ static bool with_more(struct part *p, struct scope *s, const struct ir_op *o)
 			if (f < 0 || !l[f].n)
 				continue;
 			lengthen(&g, (uint32_t)k, d, moved_divisible(x->factor[f].size, axes_size(l[f])), l[f]);
-			filled |= x->factor[f].kind == FACTOR_SUM && o->kind != IR_dynamic_slice;
+			filled |= x->factor[f].kind == FACTOR_SUM && o->kind != IR_dynamic_slice && o->kind != IR_gather;
 			if (o->kind == IR_dynamic_slice && k == x->nin)
 				ir_attr_word(IR_dynamic_slice, g.w, AT_size)[1 + d] = g.dim[k][d];
 		}

@@ -46,6 +46,8 @@ TURNS = {
     "set": lambda c, w, i: c.at[:, i].set(w[0, :F]),
     "behind": lambda c, w, i: lax.dynamic_update_slice(c, c[:, :2] * 2, (0, c.shape[1] - 1 + i, 0)),
     "taken": lambda c, w, i: c + c[:, jnp.arange(c.shape[1]) // 2],
+    "picked": lambda c, w, i: c + c.at[:, jnp.array([3, 40, -50, 0]) + i].get(mode="clip").sum(1, keepdims=True),
+    "added": lambda c, w, i: c.at[:, jnp.array([3, 40, -1, 3]) + i].add(c[:, :4] * w[0, :F]),
     "sorted": lambda c, w, i: jnp.sort(c, 1) * .8,
     "flip": lambda c, w, i: c[:, ::-1] * .7 + 1,
     "place": lambda c, w, i: jnp.where(jnp.arange(c.shape[1])[:, None] > i + 1, c * .5, -c),
