@@ -159,8 +159,10 @@ static bool is_longer(struct part *p, struct scope *s, const struct ir_op *o, co
 			j++;
 		if (j < k)
 			in[k] = in[j];
-		else if (h && one && !g->fill[k])
+		else if (h && one) {
 			in[k] = ir_const(&s->b, part_type(p, t[k], h, DT_token), one, dtype_info[ir_type_of(p->m, t[k])->dtype].bytes);
+			in[k] = g->fill[k] ? moved_filled(p, &s->b, in[k], t[k], h, scope_type(p, s, v)->dim, g->fill[k]) : in[k];
+		}
 		else if (h && maker && maker->kind == IR_iota && scope_type(p, s, v)->count < INT32_MAX)
 			in[k] = counted(p, s, maker, t[k], g->fill[k], h);
 		else
@@ -286,6 +288,8 @@ static ir_val filling(struct part *p, struct scope *s, const struct ir_op *o, ui
 		return ir_const_f(&s->b, ir_scalar(p->m, dt), 1e30);
 	if (o->kind == IR_scatter && k == 1)             /* where nothing is */
 		return ir_const_i(&s->b, ir_scalar(p->m, dt), places(dt) ? INT32_MAX : 0);
+	if (o->kind == IR_scatter && k == 2 && places((enum dtype)scope_type(p, s, ir_in(s->from, o, 1))->dtype))
+		return 0;
 	if (redop_elem[r] != ELEM_COUNT)
 		return part_neutral(p, &s->b, ir_scalar(p->m, dt), r);
 	return ir_const(&s->b, ir_scalar(p->m, dt), ir_splat(p->m, s->from, ir_in(s->from, o, o->nout + k)), dtype_info[dt].bytes);

@@ -780,6 +780,18 @@ def test_updates_where_they_do_not_divide(n, how, unique, dtype):
 
 
 @pytest.mark.only_rondo("Rondo's collectives")
+@pytest.mark.parametrize("dtype", [np.int32, np.uint8])
+@pytest.mark.parametrize("n", MESHES)
+def test_counts_where_it_does_not_divide(n, dtype):
+    """What all updates add is one number: the places alone lie in parts."""
+    m, i = mesh(n), np.random.default_rng(n).integers(0, 40, 64 * n).astype(dtype)
+    for f in (lambda i: jnp.bincount(i[:-1], length=50), lambda i: jnp.zeros(30).at[i[3:]].add(2.5), lambda i: jnp.full(30, 3).at[i[1:]].min(1)):
+        check(f, [i], [("x",)], m)
+        sent, kinds = moved(f, [i], [("x",)], m, ())
+        assert sent <= 2 * 4 * 50 + 32 and "all_gather" not in kinds
+
+
+@pytest.mark.only_rondo("Rondo's collectives")
 @pytest.mark.parametrize("n", MESHES)
 def test_bytes_of_the_gradient_of_an_embedding(n):
     e, t, m = np.zeros((64, 32), np.float32), np.zeros((8, 64 * n), np.int32), mesh(n)
