@@ -146,13 +146,36 @@ static void affine(struct lw *w, uint16_t r, uint16_t from, int64_t a, int64_t c
 	q->imm = c;
 }
 
-/* The slice of stack p that register r counts; NULL: its address would have three terms. */
+/* The place p, whose address has one term of registers at most: of two, which what is around counts, a register has the sum.  Places of the n in `have` that
+ * are as p are so by the same one. */
+static struct place *one_term(struct lw *w, struct place *p, int n, struct place *const *home, struct place *const *have)
+{
+	if (!p->reg[0] || !p->mul[0] || !p->reg[1] || !p->mul[1])
+		return p;
+	struct place *q = lw_place_like(w, p);
+	q->mul[0] = 1;
+	q->reg[1] = 0;
+	q->mul[1] = 0;
+	while (n-- > 0)
+		if (home[n] != have[n] && !memcmp(home[n]->reg, p->reg, sizeof p->reg) && !memcmp(home[n]->mul, p->mul, sizeof p->mul)) {
+			q->reg[0] = have[n]->reg[0];
+			return q;
+		}
+	uint16_t r = lw_reg_new(w), other = lw_reg_new(w);
+	affine(w, r, p->reg[0], p->mul[0], 0);
+	affine(w, other, p->reg[1], p->mul[1], 0);
+	struct prog_cmd *c = lw_cmd(w, CMD_ADD);
+	c->reg[0] = c->reg[1] = r;
+	c->reg[2] = other;
+	q->reg[0] = r;
+	return q;
+}
+
+/* The slice of stack p, whose address has one term at most, that register r counts. */
 static struct place *slice_of(struct lw *w, const struct place *p, uint16_t r)
 {
 	struct place *q = lw_place_like(w, p);
 	int slot = q->reg[0] && q->mul[0] ? 1 : 0;
-	if (slot && q->reg[1] && q->mul[1])
-		return NULL;
 	q->reg[slot] = r;
 	q->mul[slot] = p->stride[0] * dtype_info[p->dtype].bytes;
 	q->rank--;
@@ -274,6 +297,12 @@ struct err *lower_loop(struct lw *w, struct frame *f, int i)
 	for (int k = 0; k < n; k++)
 		lw_store_touch(w, x[k].home->store);
 
+	struct place **home = ARENA_NEW(w->tmp, struct place *, n + 1), **stack = ARENA_NEW(w->tmp, struct place *, n + 1);
+	for (int k = 0; k < n; k++) {
+		home[k] = x[k].home;
+		stack[k] = ir_role_is_stack(l.x[k].role) ? one_term(w, home[k], k, home, stack) : home[k];
+	}
+
 	bool sure = !cond && trip > 0, talks = !sure && (lw_talks(w, body) || (cond && lw_talks(w, cond)));
 	struct sky sky = lw_sky(w, talks);
 	lw_loop_begin(w);
@@ -303,8 +332,8 @@ struct err *lower_loop(struct lw *w, struct frame *f, int i)
 		bool reversed = ir_role_is_reversed(l.x[k].role);
 		if (reversed && !rev)
 			affine(w, rev = lw_reg_new(w), it, -1, trip - 1);
-		if (ir_role_is_stack(l.x[k].role) && !(p = slice_of(w, p, reversed ? rev : it)))
-			return ERR(UNIMPLEMENTED, "a stacked array is sliced by more than two loops at once");
+		if (ir_role_is_stack(l.x[k].role))
+			p = slice_of(w, stack[k], reversed ? rev : it);
 		if (l.x[k].param) {
 			b.at[l.x[k].param] = p;
 			b.steal[l.x[k].param] = l.x[k].role == ROLE_CARRY && !x[k].other;

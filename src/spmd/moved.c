@@ -469,7 +469,7 @@ struct handed moved_longer(struct part *p, struct scope *s, ir_val x, ir_val of,
 	bool any = even != 0, longer = false;
 	for (int d = 0; d < t.rank; d++) {
 		bool more = d >= keep && ir_shard_parts(p->m, even, d) == 1 && ir_shard_parts(p->m, said, d) > 1;
-		l[d] = part_axes(p, more ? said : even, d);
+		l[d] = part_axes(p, d < keep ? 0 : more ? said : even, d);
 		any |= more;
 		dim[d] = t.dim[d];
 	}

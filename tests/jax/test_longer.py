@@ -151,3 +151,15 @@ def test_bytes(n):
                 return (loop(kind, TURNS["residual"], x[:, :-1], ws) ** 2).mean()  # noqa: B023
             sent, sorts = moved(jax.grad(f) if gradient else f, [ws, x], [(), (None, "x")], m, ())
             assert sent <= 2 * ws.nbytes * gradient + 1024, (kind, gradient, sorts, sent)
+
+
+@pytest.mark.parametrize("m,spec", [(mesh(2, 2), ("x", "y")), (mesh(2, 2), ("y", "x")), (mesh(2, 2), (("x", "y"),)), (mesh(2, 2), ("x", None, "y")), (mesh(3), ("x",)), (mesh(3), (None, "x"))], ids=str)
+def test_through_what_is_cut_in_front(m, spec):
+    """The rows of a stack come whole, whatever cuts the dimension along which a loop goes."""
+    x = np.random.default_rng(3).standard_normal((12, 24, 12))
+
+    def f(x, ws):
+        y = lax.map(jnp.sin, x[:, 1:, :-1])
+        z = lax.scan(lambda c, r: (c + r.sum(0), c * r), jnp.zeros(11, x.dtype), y, reverse=True)[1]
+        return lax.fori_loop(0, 2, lambda i, c: lax.map(jnp.cos, c) + ws[i, 0, 0], z)
+    compare(f, x, values(0, 4)[1], m, spec, True)

@@ -242,3 +242,24 @@ def test_reductions_in_a_loop(n):
     x = (rng.integers(-8, 9, size=(300, n)) / 8).astype(np.float32)       # sums are exact in any order
     x[5:9, n // 2] = np.nan
     same(lambda x: lax.scan(lambda s, t: (s * 0.5, (jnp.argmax(t + s), jnp.max(t), jnp.min(t), t.sum(), jnp.argmin(t))), jnp.float32(0), x), x)
+
+
+@pytest.mark.parametrize("width", [6, 640])
+@pytest.mark.parametrize("depth", [2, 3, 4, 5])
+def test_gradients_of_nests(depth, width):
+    """Rows that a loop of a loop of a loop stacks, and goes back through."""
+    w = np.random.default_rng(depth).standard_normal((*(2, 3, 2, 2, 2)[:depth], width))
+    c = np.random.default_rng(9).standard_normal((4, width))
+
+    def run(c, w):
+        return (jnp.sin(c * w) + c, c.mean(0)) if w.ndim == 1 else lax.scan(run, c, w, reverse=w.ndim % 2 == 0)
+
+    def f(c, w):
+        c, y = run(c, w)
+        return (c ** 2).sum() + jnp.cos(y).sum()
+    g = jax.jit(jax.value_and_grad(f, (0, 1)))
+    with jax.enable_x64(True):
+        with jax.default_device(jax.devices("cpu")[0]):
+            want = g(c, w)
+        for a, b in zip(jax.tree.leaves(g(c, w)), jax.tree.leaves(want), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
