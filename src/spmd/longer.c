@@ -204,16 +204,19 @@ static bool is_longer(struct part *p, struct scope *s, const struct ir_op *o, co
 	return true;
 }
 
-/* Is dimension d of operand k of o of a value that is cut there by l, into which the extent does not divide? */
-static bool indivisible(struct part *p, struct scope *s, const struct ir_op *o, uint32_t k, int d, struct axes *l, uint32_t *mesh)
+/* Is dimension d of operand k of o of a value that is cut there by l, into which the extent does not divide, or that has more elements than this?  *n: so many that divide. */
+static bool indivisible(struct part *p, struct scope *s, const struct ir_op *o, uint32_t k, int d, struct axes *l, uint32_t *mesh, int64_t *n)
 {
 	const struct view *v = s->view[ir_in(s->from, o, k)];
 	for (int i = 0; v && i < v->nsource; i++) {
 		const struct source *q = &v->source[i];
-		if (q->fill || !q->sh || v->dim[d] <= 1 || v->dim[d] % ir_shard_parts(p->m, q->sh, d) == 0)
+		int64_t parts = q->fill || !q->sh ? 1 : ir_shard_parts(p->m, q->sh, d);
+		bool more = v->made && parts > 1 && q->dim[d] > v->dim[d];
+		if (parts == 1 || v->dim[d] <= 1 || (!more && v->dim[d] % parts == 0))
 			continue;
 		*l = part_axes(p, q->sh, d);
 		*mesh = p->m->shard.p[q->sh].mesh;
+		*n = more ? q->dim[d] : moved_divisible(v->dim[d], parts);
 		return true;
 	}
 	return false;
@@ -303,6 +306,10 @@ static bool of_zeros(struct part *p, struct scope *s, const struct ir_op *o, uin
 	return one && !ir_splat(p->m, s->from, ir_in(s->from, o, !k)) && dtype_info[dt].cls != DT_COMPLEX && isfinite(dtype_real(dt, one));
 }
 
+/* The factor along which a dimension may have more elements, so that these are behind the last one: its only one, or where a reshape makes one of several, or several of
+ * one, the major one.  -1: there is none. */
+static int along(const struct ir_op *o, const struct ir_axes_dim *d) { return d->n == 1 || (d->n && o->kind == IR_reshape) ? d->factor[0] : -1; }
+
 /* Is o, with more elements along factor f, the same along those that there are? */
 static bool extends(struct part *p, struct scope *s, const struct ir_op *o, const struct ir_axes *x, int f)
 {
@@ -321,7 +328,7 @@ static bool extends(struct part *p, struct scope *s, const struct ir_op *o, cons
 	for (int t = 0; t < x->nin + x->nout; t++)
 		for (int e = 0; e < x->rank[t]; e++)
 			for (int i = 0; i < x->dim[t][e].n; i++)
-				if (x->dim[t][e].factor[i] == f && x->dim[t][e].n > 1)
+				if (x->dim[t][e].factor[i] == f && along(o, &x->dim[t][e]) != f)
 					return false;
 	return true;
 }
@@ -351,6 +358,12 @@ static bool taken_elsewhere(struct part *p, struct scope *s, const struct ir_op 
 	return most != 0;
 }
 
+/* How many elements of dimension d of tensor k one of factor f, its major one, is. */
+static int64_t rows_of(struct part *p, const struct scope *s, const struct ir_op *o, const struct ir_axes *x, int k, int d, int f)
+{
+	return scope_type(p, s, k < x->nin ? ir_in(s->from, o, (uint32_t)k) : o->out + (uint32_t)(k - x->nin))->dim[d] / x->factor[f].size;
+}
+
 /* An op along dimensions that do not divide, over views of values that are cut: it is done on parts of which the last one has more elements,
  * which nobody reads; what is made of them is a view again.  False: it is not one that can be. */
 static bool with_more(struct part *p, struct scope *s, const struct ir_op *o)
@@ -360,27 +373,33 @@ static bool with_more(struct part *p, struct scope *s, const struct ir_op *o)
 		return false;
 	const struct ir_axes *x = NULL;
 	struct axes *l = NULL, *other = NULL, y;
+	int64_t *size = NULL, n;
 	struct longer g;
 	bool any = false;
 	for (uint32_t k = 0; k < o->nin; k++)
 		for (int d = 0; d < scope_type(p, s, ir_in(s->from, o, k))->rank; d++) {
 			uint32_t of;
-			if (!indivisible(p, s, o, k, d, &y, &of))
+			if (!indivisible(p, s, o, k, d, &y, &of, &n))
 				continue;
 			if (!x) {
 				x = o->kind == IR_top_k || o->kind == IR_dynamic_slice ? part_rule(p, s->from, o) : ir_axes_of(&p->a, p->m, s->from, o);
 				l = ARENA_NEW(&p->a, struct axes, x->nfactor + 1);
 				other = ARENA_NEW(&p->a, struct axes, x->nfactor + 1);
+				size = ARENA_NEW(&p->a, int64_t, x->nfactor + 1);
 				g = longer_new(p, s->from, o);
 				g.or_whole = true;
 			}
-			int f = x->dim[k][d].n == 1 ? x->dim[k][d].factor[0] : -1;
+			int f = along(o, &x->dim[k][d]);
 			if (f < 0 || (any && of != g.mesh))
 				continue;
+			int64_t rows = rows_of(p, s, o, x, (int)k, d, f);
+			if (n % rows || n / rows % axes_size(y))         /* as many as divide */
+				n = rows * moved_divisible(x->factor[f].size, axes_size(y));
 			if (s->map[ir_in(s->from, o, k)] || moved_overlap_any(y, l, x->nfactor))      /* it is made already, as a whole */
 				other[f] = y;
 			else if (extends(p, s, o, x, f)) {
 				l[f] = y;
+				size[f] = n / rows;
 				g.mesh = of;
 				any = true;
 			}
@@ -390,14 +409,14 @@ static bool with_more(struct part *p, struct scope *s, const struct ir_op *o)
 	for (int k = 0; k < x->nin + x->nout; k++) {
 		bool filled = false;
 		for (int d = 0; d < x->rank[k]; d++) {
-			int f = x->dim[k][d].n == 1 ? x->dim[k][d].factor[0] : -1;
+			int f = along(o, &x->dim[k][d]);
 			if (f >= 0 && k >= x->nin && other[f].n && !l[f].n && !moved_overlap_any(other[f], g.scattered[k - x->nin], d)) {
 				g.after[k - x->nin][d] = moved_divisible(x->factor[f].size, axes_size(other[f]));
 				g.scattered[k - x->nin][d] = other[f];
 			}
 			if (f < 0 || !l[f].n)
 				continue;
-			lengthen(&g, (uint32_t)k, d, moved_divisible(x->factor[f].size, axes_size(l[f])), l[f]);
+			lengthen(&g, (uint32_t)k, d, rows_of(p, s, o, x, k, d, f) * size[f], l[f]);
 			filled |= x->factor[f].kind == FACTOR_SUM && o->kind != IR_dynamic_slice && o->kind != IR_gather;
 			if (o->kind == IR_dynamic_slice && k == x->nin)
 				ir_attr_word(IR_dynamic_slice, g.w, AT_size)[1 + d] = g.dim[k][d];

@@ -297,12 +297,12 @@ ir_val moved_filled(struct part *p, struct ir_b *b, ir_val v, ir_type t, ir_shar
 }
 
 /* Is x the first elements of a value of dim[d] along d that lies as `to`? */
-static bool lies_so(struct part *p, const struct view *x, const int64_t *dim, ir_shard to)
+static bool lies_so(const struct view *x, const int64_t *dim, ir_shard to)
 {
 	const struct source *q = &x->source[x->piece[0].source];
-	bool so = moved_in_front(p, x) && q->sh == to;
+	bool so = x->npiece == 1 && !q->fill && q->sh == to;
 	for (int d = 0; so && d < x->rank; d++)
-		so = q->dim[d] == dim[d] && dim[d] <= INT32_MAX;
+		so = !x->piece[0].run[d].from && x->piece[0].run[d].by == 1 && q->dim[d] == dim[d] && dim[d] <= INT32_MAX;
 	return so;
 }
 
@@ -310,7 +310,7 @@ ir_val moved_brought(struct part *p, struct scope *s, struct way *w, ir_val v, c
 {
 	const struct ir_type_info t = *scope_type(p, s, v);
 	const struct view *x = seen(p, s, v), *y;
-	if (fill && lies_so(p, x, dim, to))              /* that is done with what reads it, where a row put behind others would be a copy */
+	if (fill && lies_so(x, dim, to))              /* that is done with what reads it, where a row put behind others would be a copy */
 		return moved_filled(p, &s->b, x->source[x->piece[0].source].v, ir_tensor(p->m, (enum dtype)t.dtype, t.rank, dim), to, t.dim, fill);
 	y = view_longer(p, &s->b, x, dim, fill);
 	ir_val r = y ? view_emit(p, &s->b, y, to) : 0;

@@ -48,6 +48,7 @@ TURNS = {
     "taken": lambda c, w, i: c + c[:, jnp.arange(c.shape[1]) // 2],
     "picked": lambda c, w, i: c + c.at[:, jnp.array([3, 40, -50, 0]) + i].get(mode="clip").sum(1, keepdims=True),
     "added": lambda c, w, i: c.at[:, jnp.array([3, 40, -1, 3]) + i].add(c[:, :4] * w[0, :F]),
+    "flat": lambda c, w, i: jnp.tanh(c.reshape(-1, F) @ w[:, :F]).reshape(c.shape) + c.ravel().mean(),
     "sorted": lambda c, w, i: jnp.sort(c, 1) * .8,
     "flip": lambda c, w, i: c[:, ::-1] * .7 + 1,
     "place": lambda c, w, i: jnp.where(jnp.arange(c.shape[1])[:, None] > i + 1, c * .5, -c),
@@ -163,3 +164,31 @@ def test_through_what_is_cut_in_front(m, spec):
         z = lax.scan(lambda c, r: (c + r.sum(0), c * r), jnp.zeros(11, x.dtype), y, reverse=True)[1]
         return lax.fori_loop(0, 2, lambda i, c: lax.map(jnp.cos, c) + ws[i, 0, 0], z)
     compare(f, x, values(0, 4)[1], m, spec, True)
+
+
+FLAT = {
+    "ravel": lambda x: jnp.tanh(x[:-1].ravel()),
+    "rows": lambda x: jnp.tanh(x[1:].reshape(-1, x.shape[2])) @ jnp.ones((x.shape[2], 3)),
+    "back": lambda x: jnp.tanh(x[:-2].reshape(-1, x.shape[2])).reshape(-1, *x.shape[1:]) * 2,
+    "split": lambda x: x[:-3].reshape(-1, 3, *x.shape[1:]) * 2,
+    "both": lambda x: (lambda y: jnp.tanh(y.reshape(-1, 2, y.shape[1] // 2, y.shape[2])) + 1)(jnp.pad(x, ((1, 0), (0, 0), (0, 0)))),
+    "again": lambda x: jnp.cumsum(x[1:].ravel())[3:] * 2,
+    "mean": lambda x: (lambda y: y - y.mean())(x[1:].ravel()) * x[0, 0, 0],
+}
+
+
+@pytest.mark.parametrize("m,spec", [(mesh(2), ("x",)), (mesh(3), ("x",)), (mesh(4), ("x",)), (mesh(2, 2), ("x", "y")), (mesh(2, 2), (("y", "x"),)), (mesh(2, 2), ("y", None, "x"))], ids=str)
+@pytest.mark.parametrize("name", FLAT)
+def test_flattened(name, m, spec):
+    x = np.random.default_rng(5).standard_normal((24, 4, 6))
+    compare(lambda x, ws: (lambda y: (y, jnp.sin(y) * 3, y.sum(0), jnp.sort(y, 0)[:2], (y * ws[0, 0, 0]).max()))(FLAT[name](x)), x, values(0, 4)[1], m, spec, False)
+    compare(lambda x, ws: (jnp.sin(FLAT[name](x)) * ws[0, 0, 1]).sum(0), x, values(0, 4)[1], m, spec, True)
+
+
+@pytest.mark.only_rondo("Rondo's collectives")
+@pytest.mark.parametrize("n", MESHES)
+def test_bytes_of_what_is_flattened(n):
+    x = np.zeros((24 * n, 16, 8))
+    for name in ("ravel", "rows", "back", "mean"):
+        sent, kinds = moved(lambda x: (jnp.sin(FLAT[name](x)) ** 2).mean(), [x], [("x",)], mesh(n), ())
+        assert sent <= 3 * x[0].nbytes, (name, sent, kinds)
