@@ -370,8 +370,10 @@ static void tell(struct part *p, struct scope *s, const struct ir_op *o, size_t 
 		ir_val v = o->out + k;
 		ir_type t = s->from->val.p[v].type;
 		const struct view *x = s->map[v] ? NULL : s->view[v];
-		ir_shard lies = s->map[v] ? s->sh[v] : x && x->made ? x->source[0].sh : scope_wanted(s, v);
-		arr_push(&r->value, ((struct spmd_value){ .op = o->kind, .inside = p->apart.n > 0, .index = k, .type = t, .lies = lies, .said = scope_wanted(s, v),
+		ir_shard lies = s->map[v] ? s->sh[v] : x && x->made ? x->source[0].sh : scope_wanted(s, v), said = scope_wanted(s, v);
+		if (!s->map[v] && part_equal(p, part_summed(p, ir_shard_of(s->from, v)), lies, scope_type(p, s, v)->rank))
+			said = lies;                 /* as annotations say, with more elements */
+		arr_push(&r->value, ((struct spmd_value){ .op = o->kind, .inside = p->apart.n > 0, .index = k, .type = t, .lies = lies, .said = said,
 		                                          .loc = o->loc,
 		                                          .origin = r->of ? r->of[s->from->id][v] : 0 }));
 		if (o->kind == IR_sharding_constraint && s->map[v] && uneven(p, (ir_shard)ir_attr(s->from, o, AT_sharding), scope_type(p, s, v)))
