@@ -144,7 +144,12 @@ static bool is_longer(struct part *p, struct scope *s, const struct ir_op *o, co
 		if (more[k])
 			h = moved_cut_as(p, part_summed(p, h), rank, g->mesh, g->cut[k]);
 		if (k >= o->nin) {
-			want[k - o->nin] = h;
+			struct handed said = more[k] ? moved_longer(p, s, v, 0, 0) : (struct handed){0};
+			bool so = said.t && said.t == t[k];
+			for (int d = 0; d < rank && so; d++)         /* not by axes that cut others now */
+				for (int e = 0; e < rank; e++)
+					so &= e == d || !moved_overlap(g->cut[k][e], part_axes(p, said.h, d));
+			want[k - o->nin] = so ? said.h : h;
 			continue;
 		}
 		have[k] = h;
@@ -343,11 +348,23 @@ static int64_t taken(struct part *p, const struct ir_axes *x, uint32_t mesh, con
 	return 0;
 }
 
-/* Is o's result wanted, or read beside what lies, cut along other factors by axes of l, and larger than o's operands?  More would travel to have it
+/* Does v have to lie as it is wanted: does an annotation say so of it, or is it a result of the function that shall lie somewhere, or is what functions of elements make of it? */
+static bool is_asked(const struct scope *s, ir_val v, int deep)
+{
+	for (uint32_t u = ir_use_first(s->from, v); u; u = ir_use_next(s->from, u)) {
+		const struct ir_op *r = &s->from->op.p[ir_use_op(s->from, u)];
+		if (r->kind == IR_sharding_constraint || r->kind == IR_manual || (deep && ir_is_elem((enum ir_kind)r->kind) && is_asked(s, r->out, deep - 1)))
+			return true;
+	}
+	return s->end[v] != (ir_shard)PART_ANY;
+}
+
+/* Has o's result to lie, or is it read beside what lies, cut along other factors by axes of l, and larger than o's operands?  More would travel to have it
  * elsewhere than to have them. */
 static bool taken_elsewhere(struct part *p, struct scope *s, const struct ir_op *o, const struct ir_axes *x, uint32_t mesh, const struct axes *l)
 {
-	int64_t bytes = scope_type(p, s, o->out)->bytes, most = taken(p, x, mesh, l, scope_wanted(s, o->out), bytes);
+	enum { DEEP = 4 };
+	int64_t bytes = scope_type(p, s, o->out)->bytes, most = is_asked(s, o->out, DEEP) ? taken(p, x, mesh, l, scope_wanted(s, o->out), bytes) : 0;
 	for (uint32_t u = ir_use_first(s->from, o->out); u; u = ir_use_next(s->from, u)) {
 		const struct ir_op *r = &s->from->op.p[ir_use_op(s->from, u)];
 		for (uint32_t k = 0; ir_is_elem((enum ir_kind)r->kind) && k < r->nin; k++)

@@ -4,8 +4,8 @@
  * more elements behind the last ones, which nobody reads (struct view), or whole: what takes less. */
 #include "moved.h"
 
-/* Who goes on with the results of a loop's body that are rows of stacks: the stacks' values outside, by result; 0: it is none. */
-struct onward { struct scope *outside; const ir_val *stack; };
+/* Who goes on with the results of a loop's body that are rows of stacks: the stacks' values outside, by result; 0: it is none.  longer: rows may have more elements. */
+struct onward { struct scope *outside; const ir_val *stack; bool longer; };
 
 /* Row v of a stack as it lies, or as it was brought for another reader, if that is better for who reads the stack. */
 static ir_shard row_place(struct part *p, struct scope *s, ir_val v, struct scope *outside, ir_val stack)
@@ -23,9 +23,21 @@ static ir_shard lies(struct part *p, const struct scope *s, ir_val v) { return s
 
 static struct handed as_it_is(ir_shard h) { return (struct handed){ 0, h }; }
 
+/* How value v, which waits, is as it was made, or else would be handed on.  keep: as of moved_longer. */
+static struct handed as_made(struct part *p, struct scope *s, ir_val v, int keep)
+{
+	const struct view *x = s->view[v];
+	bool so = x && x->made && x->npiece == 1 && !part_sum(p, x->source[0].sh);
+	for (int d = 0; d < keep && so; d++)
+		so = ir_shard_parts(p->m, x->source[0].sh, d) == 1 && x->source[0].dim[d] == x->dim[d];
+	if (!so)
+		return moved_longer(p, s, v, v, keep);
+	return (struct handed){ ir_tensor(p->m, (enum dtype)scope_type(p, s, v)->dtype, x->rank, x->source[0].dim), x->source[0].sh };
+}
+
 /* Function f on parts: parameters come as in says, and results are brought to want[k] (PART_ANY: to nowhere, or where onward, if not NULL, has them best); *got:
  * where they are.  *adds: the parts of a sum that are added to a parameter, and to nothing else, to make them. */
-static struct err *do_region(struct part *p, ir_fnid f, const struct handed *in, const struct handed *want, ir_fnid *out, ir_shard *got, ir_shard *adds, const struct onward *onward)
+static struct err *do_region(struct part *p, ir_fnid f, const struct handed *in, const struct handed *want, ir_fnid *out, struct handed *got, ir_shard *adds, const struct onward *onward)
 {
 	const struct ir_fn *fn = ir_fn_of(p->m, f);
 	struct ir_fn *g = ir_fn_new(p->m, ir_text(p->m, fn->name));
@@ -47,20 +59,23 @@ static struct err *do_region(struct part *p, ir_fnid f, const struct handed *in,
 	TRY(p->ops(p, &s));
 	for (size_t i = 0; i < fn->result.n; i++) {
 		ir_val v = fn->result.p[i];
-		ir_shard to = want[i].h;
+		struct handed to = want[i];
+		bool any = to.h == (ir_shard)PART_ANY;
 		scope_at_maker(&s, v);
-		if (!want[i].t)
+		if (any && onward && onward->longer && onward->stack[i] && !s.map[v])
+			to = as_made(p, &s, v, 0);
+		if (!to.t)
 			moved_need(p, &s, v);
-		if (to == (ir_shard)PART_ANY) {
+		if (any && !to.t) {
 			if (part_local(p, fn->val.p[v].type, s.sh[v]) > part_local(p, fn->val.p[v].type, scope_wanted(&s, v)))
 				scope_finish(p, &s, v, scope_wanted(&s, v));
-			to = onward && onward->stack[i] ? row_place(p, &s, v, onward->outside, onward->stack[i]) : s.sh[v];
+			to.h = onward && onward->stack[i] ? row_place(p, &s, v, onward->outside, onward->stack[i]) : s.sh[v];
 		}
 		if (got)
 			got[i] = to;
 		if (adds)
 			adds[i] = s.adds[v];
-		ir_result(g, want[i].t ? moved_fetch_longer(p, &s, v, want[i], 0) : ir_convert(&s.b, scope_fetch(p, &s, v, to), part_wide(p, scope_type(p, &s, v)->dtype, to)));
+		ir_result(g, to.t ? moved_fetch_longer(p, &s, v, to, 0) : ir_convert(&s.b, scope_fetch(p, &s, v, to.h), part_wide(p, scope_type(p, &s, v)->dtype, to.h)));
 	}
 	*out = g->id;
 	return NULL;
@@ -94,8 +109,8 @@ struct turning {
 	const struct ir_op *o;
 	struct ir_loop l;
 	const struct values *values;
-	struct handed *at, *par, *res, *asked;
-	ir_shard *got, *adds;
+	struct handed *at, *par, *res, *asked, *got;
+	ir_shard *adds;
 	ir_val *stack;
 	ir_fnid body, cond;
 	double turns;
@@ -110,6 +125,18 @@ static struct handed row_of(struct part *p, struct handed x)
 	memcpy(dim, t->dim + 1, sizeof *dim * (size_t)(t->rank - 1));
 	int rank = t->rank - 1;
 	return (struct handed){ ir_tensor(p->m, (enum dtype)t->dtype, rank, dim), part_shifted(p, x.h, rank, 1) };
+}
+
+/* A stack, of type t if it has no more elements than that, whose rows lie so. */
+static struct handed stack_of(struct part *p, struct handed row, const struct ir_type_info *t)
+{
+	struct handed r = { 0, part_shifted(p, row.h, t->rank, -1) };
+	int64_t dim[IR_MAX_RANK] = { t->dim[0] };
+	if (row.t) {
+		memcpy(dim + 1, ir_type_of(p->m, row.t)->dim, sizeof *dim * (size_t)(t->rank - 1));
+		r.t = ir_tensor(p->m, (enum dtype)t->dtype, t->rank, dim);
+	}
+	return r;
 }
 
 /* How everything is handed: what has no need to be made whole before, and carries and stacks, with more elements, if `longer` says so. */
@@ -128,14 +155,20 @@ static void hand(struct part *p, struct scope *s, struct turning *w, bool longer
 			parts = scope_read_in_parts(p, fn, x);
 		else if (!made)
 			parts = scope_says_parts(p, w->l.body, ir_def(w->l.body, w->l.body->result.p[q->result]));
-		struct handed y = longer && !parts && (!made || !s->map[q->v]) ? moved_longer(p, s, x, made || q->role == ROLE_CARRY ? q->v : 0, ir_role_is_stack(q->role)) : as_it_is(0);
+		bool stack = ir_role_is_stack(q->role), out = ir_role_is_out(q->role);
+		struct handed y = as_it_is(0);
+		if (longer && !parts)
+			y = !made ? moved_longer(p, s, x, q->role == ROLE_CARRY ? q->v : 0, stack) : s->map[q->v] ? y : as_made(p, s, q->v, stack);
+		w->longer |= y.t != 0;
+		if (out)                             /* as the body makes its rows */
+			y.t = 0;
 		if (y.t) {
-			w->longer = true;
+			;
 		} else if (in) {
 			double ns;
 			y.h = part_stack_place(p, w->values, q->param, t, lies(p, s, q->v), w->turns, &ns);
 			p->spare -= MAX(0, part_local(p, t, y.h) - part_local(p, t, lies(p, s, q->v)));
-		} else if (ir_role_is_out(q->role)) {
+		} else if (out) {
 			w->res[q->result] = as_it_is(parts ? part_shifted(p, parts, rank - 1, 1) : (ir_shard)PART_ANY);
 		} else if (!made) {
 			y.h = parts ? parts : part_summed(p, scope_wanted(s, x));
@@ -143,10 +176,10 @@ static void hand(struct part *p, struct scope *s, struct turning *w, bool longer
 			y.h = const_place(p, w->values, q->param, lies(p, s, q->v), w->turns);
 		}
 		w->at[k] = y;
-		struct handed one = !ir_role_is_stack(q->role) ? y : y.t ? row_of(p, y) : as_it_is(part_shifted(p, y.h, rank - 1, 1));
+		struct handed one = !stack ? y : y.t ? row_of(p, y) : as_it_is(part_shifted(p, y.h, rank - 1, 1));
 		if (q->param)
 			w->par[q->param - 1] = one;
-		if (q->result >= 0 && (y.t || !ir_role_is_out(q->role)))
+		if (q->result >= 0 && !out)
 			w->res[q->result] = one;
 	}
 }
@@ -156,7 +189,7 @@ static void hand(struct part *p, struct scope *s, struct turning *w, bool longer
 static struct err *turn(struct part *p, struct scope *s, struct turning *w)
 {
 	const struct ir_loop *l = &w->l;
-	const struct onward onward = { s, w->stack };
+	const struct onward onward = { s, w->stack, w->longer };
 	ir_fnid body = l->body->id;
 	struct part_mark before = part_mark(p, &s->b);
 	double left = p->spare;
@@ -219,7 +252,7 @@ struct err *part_loop(struct part *p, struct scope *s, const struct ir_op *o)
 	w.asked = ARENA_NEW(&p->a, struct handed, l->n + 1);
 	w.par = ARENA_NEW(&p->a, struct handed, l->body->nparam + 1);
 	w.res = ARENA_NEW(&p->a, struct handed, l->nmade + 1);
-	w.got = ARENA_NEW(&p->a, ir_shard, l->nmade + 1);
+	w.got = ARENA_NEW(&p->a, struct handed, l->nmade + 1);
 	w.adds = ARENA_NEW(&p->a, ir_shard, l->nmade + 1);
 	w.stack = ARENA_NEW(&p->a, ir_val, l->nmade + 1);
 	ir_val *in = ARENA_NEW(&p->a, ir_val, l->n + 1);
@@ -263,13 +296,13 @@ struct err *part_loop(struct part *p, struct scope *s, const struct ir_op *o)
 		const struct ir_loop_operand *q = &l->x[k];
 		const struct ir_type_info t = *scope_type(p, s, q->v);
 		struct handed *x = &w.at[k];
-		if (!x->t)
-			moved_need(p, s, q->v);
-		if (ir_role_is_out(q->role) && !x->t) {
-			x->h = part_shifted(p, w.got[q->result], t.rank, -1);
-			if (!part_sum(p, x->h))
+		if (ir_role_is_out(q->role)) {
+			*x = stack_of(p, w.got[q->result], &t);
+			if (!x->t && !part_sum(p, x->h))
 				scope_finish(p, s, q->v, 0);
 		}
+		if (!x->t)
+			moved_need(p, s, q->v);
 		in[k] = x->t ? moved_fetch_longer(p, s, q->v, *x, 0) : ir_convert(&s->b, scope_fetch(p, s, q->v, x->h), part_wide(p, (enum dtype)t.dtype, x->h));
 	}
 	uint32_t words;
