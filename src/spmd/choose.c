@@ -572,6 +572,35 @@ static double loop_reads(struct part *p, const struct values *v, const struct ir
 	return MIN(turns * part_readers(p, body, q->param, h), ns + turns * part_readers(p, body, q->param, to));
 }
 
+/* Does o move elements of its operand k, which lies as h, along dimensions that are cut?  Then it waits, where they lie, for who reads it, and *ns is what those
+ * take that come from other devices' parts. */
+static bool moves_on(struct part *p, const struct ir_fn *fn, const struct ir_op *o, uint32_t k, ir_shard h, double *ns)
+{
+	const struct ir_type_info *t = ir_vtype(p->m, fn, ir_in(fn, o, k));
+	bool any = false;
+	*ns = 0;
+	for (int d = 0, n; d < t->rank && o->nout == 1; d++) {
+		struct axes l = part_axes(p, h, d);
+		if (!l.n || !view_moves(p, fn, o, d))
+			continue;
+		int64_t part = t->dim[d] / axes_size(l), by = part;
+		if (o->kind == IR_slice && ir_attrs(fn, o, AT_stride, &n)[d] == 1)
+			by = ir_attrs(fn, o, AT_start, &n)[d];
+		if (o->kind == IR_pad && !ir_attrs(fn, o, AT_interior, &n)[d])
+			by = llabs(ir_attrs(fn, o, AT_low, &n)[d]);
+		if (o->kind == IR_concatenate) {
+			by = 0;
+			for (uint32_t i = 0; i < k; i++)
+				by += ir_vtype(p->m, fn, ir_in(fn, o, i))->dim[d];
+		}
+		struct plan_group g = part_spread(p, p->m->shard.p[h].mesh, l), two = g.hosts > 1 ? (struct plan_group){ 2, 2, 1, 0, g.beside } : (struct plan_group){ 2, 1, 2, 0 };
+		if (by)
+			*ns += plan_move_time(p->plan, COLL_permute, two, part_local(p, fn->val.p[ir_in(fn, o, k)].type, h) * (double)MIN(by, part) / (double)MAX(part, 1));
+		any = true;
+	}
+	return any;
+}
+
 /* Nanoseconds of op number i, whose operand k lies as h; *to: where it brings that. */
 static double reads(struct part *p, const struct values *v, uint32_t i, uint32_t k, ir_shard h, ir_shard *to)
 {
@@ -589,6 +618,9 @@ static double reads(struct part *p, const struct values *v, uint32_t i, uint32_t
 	default:
 		break;
 	}
+	double ns;
+	if (moves_on(p, v->fn, o, k, *to, &ns))
+		return ns;
 	ir_shard *have = ARENA_NEW(&p->a, ir_shard, o->nin + 1);
 	for (uint32_t j = 0; j < o->nin; j++) {
 		ir_val y = ir_in(v->fn, o, j);
