@@ -364,7 +364,8 @@ static bool is_asked(const struct scope *s, ir_val v, int deep)
 static bool taken_elsewhere(struct part *p, struct scope *s, const struct ir_op *o, const struct ir_axes *x, uint32_t mesh, const struct axes *l)
 {
 	enum { DEEP = 4 };
-	int64_t bytes = scope_type(p, s, o->out)->bytes, most = is_asked(s, o->out, DEEP) ? taken(p, x, mesh, l, scope_wanted(s, o->out), bytes) : 0;
+	ir_shard said = o->kind == IR_broadcast ? moved_longer(p, s, o->out, 0, 0).h : 0;      /* what is repeated comes to where others are */
+	int64_t bytes = scope_type(p, s, o->out)->bytes, most = is_asked(s, o->out, DEEP) ? taken(p, x, mesh, l, scope_wanted(s, o->out), bytes) : taken(p, x, mesh, l, said, bytes);
 	for (uint32_t u = ir_use_first(s->from, o->out); u; u = ir_use_next(s->from, u)) {
 		const struct ir_op *r = &s->from->op.p[ir_use_op(s->from, u)];
 		for (uint32_t k = 0; ir_is_elem((enum ir_kind)r->kind) && k < r->nin; k++)
@@ -381,8 +382,21 @@ static int64_t rows_of(struct part *p, const struct scope *s, const struct ir_op
 	return scope_type(p, s, k < x->nin ? ir_in(s->from, o, (uint32_t)k) : o->out + (uint32_t)(k - x->nin))->dim[d] / x->factor[f].size;
 }
 
+/* The numbers of o's operands, by their bytes. */
+static uint32_t *largest_first(struct part *p, const struct scope *s, const struct ir_op *o)
+{
+	uint32_t *order = ARENA_NEW(&p->a, uint32_t, o->nin + 1);
+	for (uint32_t k = 0; k < o->nin; k++) {
+		uint32_t i = k;
+		for (; i > 0 && scope_type(p, s, ir_in(s->from, o, order[i - 1]))->bytes < scope_type(p, s, ir_in(s->from, o, k))->bytes; i--)
+			order[i] = order[i - 1];
+		order[i] = k;
+	}
+	return order;
+}
+
 /* An op along dimensions that do not divide, over views of values that are cut: it is done on parts of which the last one has more elements,
- * which nobody reads; what is made of them is a view again.  False: it is not one that can be. */
+ * which nobody reads; what is made of them is a view again.  Of dimensions that are cut by the same axes those of larger operands are.  False: it is not one that can be. */
 static bool with_more(struct part *p, struct scope *s, const struct ir_op *o)
 {
 	if (!(ir_info((enum ir_kind)o->kind)->flags & IR_PURE) || !o->nout || o->kind == IR_slice || o->kind == IR_pad ||
@@ -393,9 +407,10 @@ static bool with_more(struct part *p, struct scope *s, const struct ir_op *o)
 	int64_t *size = NULL, n;
 	struct longer g;
 	bool any = false;
-	for (uint32_t k = 0; k < o->nin; k++)
-		for (int d = 0; d < scope_type(p, s, ir_in(s->from, o, k))->rank; d++) {
-			uint32_t of;
+	uint32_t *order = largest_first(p, s, o);
+	for (uint32_t i = 0; i < o->nin; i++)
+		for (int d = 0; d < scope_type(p, s, ir_in(s->from, o, order[i]))->rank; d++) {
+			uint32_t of, k = order[i];
 			if (!indivisible(p, s, o, k, d, &y, &of, &n))
 				continue;
 			if (!x) {
