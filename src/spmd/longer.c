@@ -227,15 +227,22 @@ static bool indivisible(struct part *p, struct scope *s, const struct ir_op *o, 
 	return false;
 }
 
-/* Does gather o take none of f's dimension from places that its indices say? */
-static bool of_batch(struct scope *s, const struct ir_op *o, const struct ir_axes *x, int f)
+/* Does gather o take all of dimension d? */
+static bool takes_all(struct part *p, struct scope *s, const struct ir_op *o, int d)
+{
+	int n;
+	return ir_attrs(s->from, o, AT_size, &n)[d] == scope_type(p, s, ir_in(s->from, o, 0))->dim[d];
+}
+
+/* Does gather o take none of f's dimension from places that its indices say, or all of it? */
+static bool of_batch(struct part *p, struct scope *s, const struct ir_op *o, const struct ir_axes *x, int f)
 {
 	int n, d = ir_axes_find(x, 0, f);
 	const int64_t *batch = ir_attrs(s->from, o, AT_obatch, &n);
 	while (d >= 0 && n-- > 0)
 		if (batch[n] == d)
 			return true;
-	return d < 0;
+	return d < 0 || takes_all(p, s, o, d);
 }
 
 static enum redop sum_of(const struct scope *s, const struct ir_op *o)
@@ -324,7 +331,7 @@ static bool extends(struct part *p, struct scope *s, const struct ir_op *o, cons
 	              (o->kind == IR_gather && x->factor[f].kind == FACTOR_SUM && part_can(p, s->from, o, x, f));
 	if (!sum && !selects && !placed && (x->factor[f].kind != FACTOR_EACH || ir_axes_find(x, x->nin, f) < 0))
 		return false;
-	if (o->kind == IR_gather && !placed && !of_batch(s, o, x, f))
+	if (o->kind == IR_gather && !placed && !of_batch(p, s, o, x, f))
 		return false;                        /* places would be clamped at another end */
 	if (o->kind == IR_convolution && (ir_attr(s->from, o, AT_batch_groups) > 1 || (ir_attr(s->from, o, AT_feature_groups) > 1 && ir_axes_find(x, 1, f) >= 0)))
 		return false;                        /* there would be more groups */
@@ -376,10 +383,10 @@ static bool taken_elsewhere(struct part *p, struct scope *s, const struct ir_op 
 	return most != 0;
 }
 
-/* How many elements of dimension d of tensor k one of factor f, its major one, is. */
+/* How many elements of dimension d of tensor k one of factor f, its major one, is: where a reshape makes one dimension of several, or several of one, some. */
 static int64_t rows_of(struct part *p, const struct scope *s, const struct ir_op *o, const struct ir_axes *x, int k, int d, int f)
 {
-	return scope_type(p, s, k < x->nin ? ir_in(s->from, o, (uint32_t)k) : o->out + (uint32_t)(k - x->nin))->dim[d] / x->factor[f].size;
+	return o->kind != IR_reshape ? 1 : scope_type(p, s, k < x->nin ? ir_in(s->from, o, (uint32_t)k) : o->out + (uint32_t)(k - x->nin))->dim[d] / x->factor[f].size;
 }
 
 /* The numbers of o's operands, by their bytes. */
@@ -450,6 +457,8 @@ static bool with_more(struct part *p, struct scope *s, const struct ir_op *o)
 				continue;
 			lengthen(&g, (uint32_t)k, d, rows_of(p, s, o, x, k, d, f) * size[f], l[f]);
 			filled |= x->factor[f].kind == FACTOR_SUM && o->kind != IR_dynamic_slice && o->kind != IR_gather;
+			if (o->kind == IR_gather && !k && takes_all(p, s, o, d))
+				ir_attr_word(IR_gather, g.w, AT_size)[1 + d] = g.dim[k][d];
 			if (o->kind == IR_dynamic_slice && k == x->nin)
 				ir_attr_word(IR_dynamic_slice, g.w, AT_size)[1 + d] = g.dim[k][d];
 		}
