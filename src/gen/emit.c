@@ -451,6 +451,39 @@ static LV sums_at(struct em *e, const struct gen_red *r, LV mem)
 	return em_gep(e, is_f32_sum(r) ? e->f64 : acc_type(e, r, 0), mem, LLVMBuildSub(e->b, e->var[e->s->lane], e->sums_lo, ""));
 }
 
+/* Is what n is made of along the lane nothing but dense bf16, and does the order of its elements matter to nobody? */
+static bool any_order(const struct em *e, uint32_t id, bool *seen)
+{
+	const struct gen_node *n = &e->s->node[id];
+	if (!(n->mask >> e->lane & 1) || seen[id])
+		return true;
+	seen[id] = true;
+	if (n->kind == GN_LOAD) {
+		const struct gen_lin *l = &e->s->lin[n->lin];
+		bool dense = n->dtype == DT_bf16 && l->k[e->lane] == 1;
+		for (int j = 0; j < GEN_NT; j++)
+			dense &= !l->tk[j] || !(e->s->node[l->tn[j]].mask >> e->lane & 1);
+		return dense;
+	}
+	bool ok = n->kind == GN_ELEM || n->kind == GN_ROUND;
+	for (int i = 0; ok && i < (n->kind == GN_ELEM ? elem_info[n->elem].nin : 1); i++)
+		ok = any_order(e, n->a[i], seen);
+	return ok;
+}
+
+/* Reductions along the lane take elements in any order; what is ordered by bits is not widened. */
+static bool in_halves(const struct em *e, const struct gen_body *b, const struct gen_nest *x)
+{
+	bool ok = e->inner && e->lane >= 0 && !x->nst && !x->nkeep && !x->nuse && x->nred && 2 * e->width >= e->t->vbytes;
+	bool *seen = ok ? mem_alloc(e->s->nnode) : NULL;
+	for (int i = 0; ok && i < x->nred; i++) {
+		const struct gen_red *r = &b->red[x->red[i].red];
+		ok = r->n == 1 && r->redop != RED_fn && !(is_order(r) && r->acc[0] == DT_bf16) && any_order(e, x->red[i].node[0], seen);
+	}
+	free(seen);
+	return ok;
+}
+
 static void nest(struct em *e, const struct gen_body *b, const struct gen_nest *x)
 {
 	int lane = -1;
@@ -490,8 +523,10 @@ static void nest(struct em *e, const struct gen_body *b, const struct gen_nest *
 		}
 	}
 	e->nest = x;
+	e->halves = in_halves(e, b, x);
 	if (!sums)
 		nest_loops(e, &n, 0, outer ? -1 : lane);
+	e->halves = false;
 	e->nest = NULL;
 	for (int i = 0; i < x->nred; i++) {
 		int id = x->red[i].red;

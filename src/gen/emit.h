@@ -53,6 +53,7 @@ struct em {
 	LV red[64][GEN_MAX_OUT], part[64][GEN_MAX_OUT];     /* results, sums so far */
 	int body_scope;          /* where reductions' results are */
 	bool inner;              /* the lane is an inner variable */
+	bool halves;             /* full vectors of this nest have their even elements before the odd ones */
 	struct em_scope scope[GEN_NV + 8];
 	int nscope, cur;         /* cur: scope that code goes to now */
 	bool past;               /* full vectors of results go past the caches; base addresses are whole cache lines */

@@ -229,6 +229,18 @@ static LV vload(struct em *e, LT t, unsigned size, LV p, int64_t off)
 	return x;
 }
 
+/* A full vector of bf16 as f32, even elements before odd ones: both are in the same words, where widening would take a shuffle for each register. */
+static LV halves(struct em *e, LV p)
+{
+	int w = e->width, idx[256];
+	LV u = LLVMBuildLoad2(e->b, em_vec(e->i32, w / 2), p, "");
+	LLVMSetAlignment(u, 2);
+	LV even = LLVMBuildShl(e->b, u, em_ki(LLVMTypeOf(u), 16), ""), odd = LLVMBuildAnd(e->b, u, em_ki(LLVMTypeOf(u), (int32_t)0xffff0000), "");
+	for (int i = 0; i < w; i++)
+		idx[i] = i;
+	return LLVMBuildBitCast(e->b, em_shuffle(e, even, odd, idx, w), em_vec(e->f32, w), "");
+}
+
 /* Every k-th element from p: k loads that touch nothing past the last one, merged. */
 static LV strided(struct em *e, LT t, unsigned size, LV p, int k)
 {
@@ -357,6 +369,8 @@ static LV load(struct em *e, const struct gen_node *n)
 		at = lane_at(e, l, e->phase, 0);
 		even = true;
 	}
+	if (k == 1 && !e->rem && e->halves)
+		return halves(e, step_to(e, t, p, at));
 	if (k == 1 && !e->rem) {
 		x = vload(e, t, size, p, at);
 		fetch_ahead(e, n, p, size);
