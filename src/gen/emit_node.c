@@ -320,26 +320,63 @@ static void masked_store(struct em *e, LV x, unsigned size, LV p, LV mask)
 	LLVMBuildCall2(e->b, LLVMIntrinsicGetType(e->c, id, over, 2), f, a, 4, "");
 }
 
-/* Walking down columns crosses a page a turn, which the hardware does not foresee. */
-static void fetch_ahead(struct em *e, const struct gen_node *n, LV p, unsigned size)
+/* Ask for the cache lines of a vector that lies off bytes from p. */
+static void fetch(struct em *e, LV p, int64_t off, unsigned size)
 {
-	if (e->s->lane < 0 || e->s->down >= 0 || !e->nest || !e->nest->vars)
-		return;
-	int v = e->s->nvar - 1;
-	while (v > 0 && !(e->nest->vars >> v & 1 && e->nest->hi[v] - e->nest->lo[v] > 1))
-		v--;
-	int64_t step = e->s->lin[n->lin].k[v] * size;
-	if (!e->t->ahead || !(e->nest->vars >> v & 1) || llabs(step) < e->t->ahead_from)
-		return;
 	LT over = e->ptr;
 	unsigned id = LLVMLookupIntrinsicID("llvm.prefetch", 13);
 	LV f = LLVMGetIntrinsicDeclaration(e->m, id, &over, 1);
 	LT ft = LLVMIntrinsicGetType(e->c, id, &over, 1);
 	for (unsigned line = 0; line < e->width * size; line += (unsigned)e->t->line) {
-		LV off = em_ki(e->i64, e->t->ahead * step + line);
-		LV a[4] = { em_gep(e, e->i8, p, off), em_ki(e->i32, 0), em_ki(e->i32, 3), em_ki(e->i32, 1) };
+		LV a[4] = { em_gep(e, e->i8, p, em_ki(e->i64, off + line)), em_ki(e->i32, 0), em_ki(e->i32, 3), em_ki(e->i32, 1) };
 		LLVMBuildCall2(e->b, ft, f, a, 4, "");
 	}
+}
+
+/* Is n all that is read along the lane, and does each turn of the loops, the lane's inmost, go on where the last one ended? */
+static bool is_stream(const struct em *e, const struct gen_node *n)
+{
+	const struct gen_sched *s = e->s;
+	const struct gen_lin *l = &s->lin[n->lin];
+	int64_t next = 1;
+	int v[2 * GEN_NV], k = 0;
+	for (uint32_t i = 1; i < s->nnode; i++)
+		if (s->node[i].kind == GN_LOAD && s->node[i].mask >> e->lane & 1 && &s->node[i] != n)
+			return false;
+	for (int j = 0; j < GEN_NT; j++)
+		if (l->tk[j])
+			return false;
+	v[k++] = e->lane;
+	for (int i = s->nvar - 1; e->nest && i >= 0; i--)
+		if (e->nest->vars >> i & 1 && i != e->lane)
+			v[k++] = i;
+	for (int i = s->norder - 1; i >= 0; i--)
+		if (s->order[i] != e->lane)
+			v[k++] = s->order[i];
+	for (int i = 0; i < k; next *= s->var[v[i++]].ext)
+		if (l->k[v[i]] != next)
+			return false;
+	return true;
+}
+
+/* Walking down columns crosses a page a turn, which the hardware does not foresee; nor does it go on by itself from page to page. */
+static void fetch_ahead(struct em *e, const struct gen_node *n, LV p, unsigned size)
+{
+	const struct gen_sched *s = e->s;
+	if (s->down >= 0)
+		return;
+	if (e->t->stream && s->bytes >= e->t->stream_from && e->low < 0 && is_stream(e, n)) {
+		fetch(e, p, e->t->stream, size);
+		return;
+	}
+	if (s->lane < 0 || !e->nest || !e->nest->vars)
+		return;
+	int v = s->nvar - 1;
+	while (v > 0 && !(e->nest->vars >> v & 1 && e->nest->hi[v] - e->nest->lo[v] > 1))
+		v--;
+	int64_t step = s->lin[n->lin].k[v] * size;
+	if (e->t->ahead && e->nest->vars >> v & 1 && llabs(step) >= e->t->ahead_from)
+		fetch(e, p, e->t->ahead * step, size);
 }
 
 static LV load(struct em *e, const struct gen_node *n)
@@ -369,13 +406,12 @@ static LV load(struct em *e, const struct gen_node *n)
 		at = lane_at(e, l, e->phase, 0);
 		even = true;
 	}
-	if (k == 1 && !e->rem && e->halves)
-		return halves(e, step_to(e, t, p, at));
 	if (k == 1 && !e->rem) {
-		x = vload(e, t, size, p, at);
 		fetch_ahead(e, n, p, size);
-	}
-	else if (k == 1 && (int)size >= e->t->mask_from)
+		if (e->halves)
+			return halves(e, step_to(e, t, p, at));
+		x = vload(e, t, size, p, at);
+	} else if (k == 1 && (int)size >= e->t->mask_from)
 		x = masked_load(e, t, size, step_to(e, t, p, at));
 	else if (k == -1 && !e->rem) {
 		int idx[256];

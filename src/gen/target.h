@@ -33,6 +33,8 @@ struct gen_target {
 	int64_t across;             /* turns of a block of loads that is transposed; a multiple of all of transpose */
 	int64_t past;               /* bytes: the results of a kernel that moves so many go past the caches; 0: never */
 	int ahead, ahead_from;      /* a loop whose turns lie ahead_from bytes or more apart fetches so many turns ahead; 0: none */
+	int stream;                 /* bytes: what is read from one end to the other is fetched so far ahead; 0: hardware does better */
+	int64_t stream_from;        /* bytes that a kernel moves in all, from which that pays */
 
 	/* work */
 	int64_t work;               /* bytes and operations of a tile */
