@@ -7,7 +7,7 @@
  *   row     reductions over trailing dimensions, values of the whole shape or one a row (softmax, norms)
  *   column  reductions over other dimensions at the end
  * Views, iotas and splat constants belong to no group: each group that reads one holds a copy.  Of a long chain of
- * views every MOST_VIEWS-th is made once, outside.
+ * views every MOST_VIEWS-th is made once, outside.  What several groups read widened each of them widens, as if that were a view.
  * What gen cannot compile (gen_can) stays as it is; but for complex numbers, groups that are left can be compiled. */
 #include "passes.h"
 
@@ -43,7 +43,7 @@ struct fuse {
 	int *seen, *work, round; /* of path_outside */
 	int *pass, *above;       /* of passes_of */
 	uint32_t *passes;
-	uint8_t *links;          /* per value: views between it and what is none; 0: it is none, or stands for itself */
+	uint8_t *links;          /* per value: views, and what is widened like one, between it and what is neither; 0: it is neither, or stands for itself */
 	ir_val *map;             /* per value: the one in the group being outlined, if mapped[v] == turn */
 	int *mapped, turn;
 };
@@ -209,7 +209,7 @@ static int readers(const struct fuse *f, ir_val v, struct reader *out, int cap)
 				work[nt].v = o->out;
 				work[nt].direct = false;
 				work[nt].spread = spread || b->count > a->count;
-				work[nt].moved = moved || (o->kind == IR_broadcast ? !rising(f->fn, o) : o->kind == IR_reshape ? !unit : true);
+				work[nt].moved = moved || (o->kind == IR_broadcast ? !rising(f->fn, o) : o->kind == IR_reshape ? !unit : !ir_is_elem(o->kind));
 				nt++;
 				continue;
 			}
@@ -456,6 +456,29 @@ static bool admits(struct fuse *f, int i, int g, const struct reader *r, int n, 
 	return false;
 }
 
+/* From fewer bytes: read again for nothing, and there is no array of the wide type. */
+static bool widens(const struct fuse *f, const struct ir_op *o)
+{
+	if (!ir_is_elem(o->kind) || ir_elem(o->kind) != ELEM_convert)
+		return false;
+	return dtype_info[ir_vtype(f->m, f->fn, ir_in(f->fn, o, 0))->dtype].bytes < dtype_info[ir_vtype(f->m, f->fn, o->out)->dtype].bytes;
+}
+
+/* Is op i, with such readers, rather made in each of several groups? */
+static bool widened_by_readers(struct fuse *f, int i, const struct reader *r, int n)
+{
+	const struct ir_op *o = &f->fn->op.p[i];
+	bool several = false;
+	if (n < 2 || !widens(f, o) || complex_op(f, o) || f->links[ir_in(f->fn, o, 0)] == MOST_VIEWS)
+		return false;
+	for (int k = 0; k < n; k++) {
+		if (r[k].op < 0 || f->g.p[f->grp[r[k].op]].strips)
+			return false;
+		several |= f->grp[r[k].op] != f->grp[r[0].op];
+	}
+	return several;
+}
+
 static void consider(struct fuse *f, int i)
 {
 	const struct ir_op *o = &f->fn->op.p[i];
@@ -465,6 +488,10 @@ static void consider(struct fuse *f, int i)
 	int n = o->nout == 1 ? readers(f, o->out, r, NELEM(r)) : -1;
 	int64_t tried[8];
 	int nt = 0;
+	if (widened_by_readers(f, i, r, n)) {
+		f->links[o->out] = (uint8_t)(f->links[ir_in(f->fn, o, 0)] + 1);
+		return;
+	}
 	for (int k = 0; k < n; k++) {
 		if (r[k].op < 0)
 			continue;
