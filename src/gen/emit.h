@@ -90,6 +90,7 @@ void em_attr(struct em *e, const char *key, const char *value);     /* of the ke
 bool em_scales(const struct em *e, LV x);                           /* does the target's scale take as many lanes as x has? */
 LV em_libm(struct em *e, const char *name, int n, const LV *a);     /* per lane */
 LV em_libm_loop(struct em *e, const LV *a, const char *name);       /* one operand, a loop over the lanes */
+LV em_libm_loop_2(struct em *e, const LV *a, const char *name);
 /* fast; but if any lane is bad (i1), slow(e, a, name) is evaluated, and taken in the bad lanes. */
 LV em_branch(struct em *e, LV bad, LV fast, LV (*slow)(struct em *, const LV *, const char *), const char *name, const LV *a);
 

@@ -223,6 +223,19 @@ static LLVMIntPredicate ipred(enum elem k, bool sig)
 	}
 }
 
+/* fmodf.  A quotient below 2^24 that was rounded is the true one when cut off, or one more where the remainder is below zero; either way that is
+ * exact, and no subnormal. */
+static LV remainder_(struct em *e, const LV *a)
+{
+	LV x = intr1(e, "llvm.fabs", a[0]), y = intr1(e, "llvm.fabs", a[1]), q = LLVMBuildFDiv(e->b, x, y, "");
+	LV ok = LLVMBuildAnd(e->b, fcmp(e, LLVMRealOGT, y, F(y, 1e-30)), fcmp(e, LLVMRealOLT, y, F(y, 1e30)), "");
+	ok = LLVMBuildAnd(e->b, ok, fcmp(e, LLVMRealOLT, q, F(q, 0x1p24)), "");
+	LV more[2] = { y, x }, r = em_intr(e, "llvm.fma", LLVMBuildFNeg(e->b, intr1(e, "llvm.trunc", q), ""), 2, more);
+	r = em_sel(e, fcmp(e, LLVMRealOLT, r, F(r, 0)), LLVMBuildFAdd(e->b, r, y, ""), r);
+	r = em_intr(e, "llvm.copysign", r, 1, &a[0]);
+	return em_branch(e, LLVMBuildNot(e->b, ok, ""), r, em_libm_loop_2, "fmodf", a);
+}
+
 static LV float_elem(struct em *e, enum elem k, int dt, const LV *a)
 {
 	LLVMBuilderRef b = e->b;
@@ -234,7 +247,7 @@ static LV float_elem(struct em *e, enum elem k, int dt, const LV *a)
 	case ELEM_divide: r = LLVMBuildFDiv(b, x, y, ""); break;
 	case ELEM_remainder: {
 		LV two[2] = { flush(e, dt, x), flush(e, dt, y) };
-		r = flush(e, dt, em_libm(e, dt == DT_f64 ? "fmod" : "fmodf", 2, two));
+		r = flush(e, dt, dt == DT_f64 ? em_libm(e, "fmod", 2, two) : remainder_(e, two));
 		break;
 	}
 	case ELEM_maximum: return fmax_(e, x, y, true);

@@ -203,24 +203,34 @@ LV em_branch(struct em *e, LV bad, LV fast, LV (*slow)(struct em *, const LV *, 
 	return phi;
 }
 
-LV em_libm_loop(struct em *e, const LV *a, const char *name)
+static LV libm_loop(struct em *e, const char *name, int n, const LV *a)
 {
 	int w = em_lanes(a[0]);
 	if (!w)
-		return em_libm(e, name, 1, a);
+		return em_libm(e, name, n, a);
 	LLVMBasicBlockRef from = LLVMGetInsertBlock(e->b), loop = em_block(e, "lane"), end = em_block(e, "done");
 	LT vt = LLVMTypeOf(a[0]), st = em_scalar(vt);
-	LV mem = em_alloca(e, vt);
-	LLVMBuildStore(e->b, a[0], mem);
+	LV mem[2], x[2], p = NULL;
+	for (int k = 0; k < n; k++) {
+		mem[k] = em_alloca(e, vt);
+		LLVMBuildStore(e->b, a[k], mem[k]);
+	}
 	LLVMBuildBr(e->b, loop);
 	LLVMPositionBuilderAtEnd(e->b, loop);
-	LV i = LLVMBuildPhi(e->b, e->i64, ""), p = LLVMBuildGEP2(e->b, st, mem, &i, 1, ""), x = LLVMBuildLoad2(e->b, st, p, "");
-	LLVMBuildStore(e->b, e->code->call(e, name, st, 1, &x), p);
+	LV i = LLVMBuildPhi(e->b, e->i64, "");
+	for (int k = n; k-- > 0;) {
+		p = em_gep(e, st, mem[k], i);
+		x[k] = LLVMBuildLoad2(e->b, st, p, "");
+	}
+	LLVMBuildStore(e->b, e->code->call(e, name, st, n, x), p);
 	LV i1 = LLVMBuildAdd(e->b, i, em_ki(e->i64, 1), "");
-	LLVMBuildCondBr(e->b, LLVMBuildICmp(e->b, LLVMIntULT, i1, em_ki(e->i64, w), ""), loop, end);
+	LLVMBuildCondBr(e->b, LLVMBuildICmp(e->b, LLVMIntSLT, i1, em_ki(e->i64, w), ""), loop, end);
 	LV in[2] = { em_ki(e->i64, 0), i1 };
 	LLVMBasicBlockRef ib[2] = { from, loop };
 	LLVMAddIncoming(i, in, ib, 2);
 	em_at(e, end);
-	return LLVMBuildLoad2(e->b, vt, mem, "");
+	return LLVMBuildLoad2(e->b, vt, mem[0], "");
 }
+
+LV em_libm_loop(struct em *e, const LV *a, const char *name) { return libm_loop(e, name, 1, a); }
+LV em_libm_loop_2(struct em *e, const LV *a, const char *name) { return libm_loop(e, name, 2, a); }

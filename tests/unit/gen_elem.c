@@ -220,6 +220,7 @@ static const struct { enum elem k; double (*f)(double, double); double most; } m
 	{ ELEM_exponential, f_exp, 2 }, { ELEM_exponential_minus_one, f_expm1, 2 }, { ELEM_log, f_log, 2 }, { ELEM_log_plus_one, f_log1p, 2 },
 	{ ELEM_tanh, f_tanh, 2 }, { ELEM_logistic, f_logistic, 2 }, { ELEM_sine, f_sin, 2 }, { ELEM_cosine, f_cos, 2 }, { ELEM_tan, f_tan, 2 },
 	{ ELEM_erf, f_erf, 2 }, { ELEM_cbrt, f_cbrt, 1 }, { ELEM_rsqrt, f_rsqrt, 1.5 }, { ELEM_power, f_pow, 2 }, { ELEM_atan2, f_atan2, 2 },
+	{ ELEM_remainder, fmod, 0 },
 };
 
 static bool accuracy(void)
@@ -239,6 +240,8 @@ static bool accuracy(void)
 				x[k] = (float)(((double)pick(1 << 24) / (1 << 24) - 0.5) * ldexp(1, pick(14) - 5));
 			if (k % 4)
 				y[k] = (float)(((double)pick(1 << 24) / (1 << 24) - 0.5) * ldexp(1, pick(10) - 3));
+			if (maths[i].k == ELEM_remainder && k % 8 > 4)        /* close to a multiple */
+				x[k] = nextafterf((float)((double)y[k] * (1 + pick(1 << (1 + pick(25))))), k % 8 == 5 ? INFINITY : k % 8 == 6 ? -INFINITY : 0);
 		}
 		one_run(&o, z, x, y);
 		double worst = 0, at = 0, at2 = 0;
