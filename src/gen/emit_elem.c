@@ -199,6 +199,12 @@ static bool looks_at_bits(enum elem k)
 /* As libm has them, which XLA:CPU calls: their subnormal operands are no zeros. */
 static bool takes_subnormals(enum elem k) { return k == ELEM_power || k == ELEM_atan2; }
 
+/* Those of f32 whose result is never an operand given back, nor bits put together. */
+static bool ends_in_arithmetic(enum elem k)
+{
+	return k == ELEM_exponential || k == ELEM_logistic || k == ELEM_tanh || k == ELEM_erf || k == ELEM_log;
+}
+
 static LLVMRealPredicate fpred(enum elem k)
 {
 	switch ((int)k) {
@@ -279,7 +285,7 @@ static LV float_elem(struct em *e, enum elem k, int dt, const LV *a)
 		}
 		r = dt == DT_f64 ? em_math_wide(e, k, x, y) : em_math(e, k, dt == DT_bf16, x, y);
 		r = r && dt == DT_f64 && !takes_subnormals(k) ? flush(e, dt, r) : r;
-		return r && is_half(dt) ? round_any(e, dt, r) : r;
+		return r && is_half(dt) ? ends_in_arithmetic(k) ? em_round(e, dt, r) : round_any(e, dt, r) : r;
 	}
 	return r && is_half(dt) ? em_round(e, dt, r) : r;
 }
@@ -457,6 +463,12 @@ static LV float_to_int(struct em *e, int from, int to, LV x)
 	return em_sel(e, beyond, em_splat(e, most, em_lanes(x)), r);
 }
 
+static bool is_arithmetic(LV x)
+{
+	LLVMOpcode k = LLVMIsAInstruction(x) ? LLVMGetInstructionOpcode(x) : LLVMRet;
+	return k == LLVMFAdd || k == LLVMFSub || k == LLVMFMul || k == LLVMFDiv;
+}
+
 static LV convert(struct em *e, int from, int to, LV x)
 {
 	LLVMBuilderRef b = e->b;
@@ -472,7 +484,7 @@ static LV convert(struct em *e, int from, int to, LV x)
 			return to == DT_f32 ? LLVMBuildFPTrunc(b, x, rt, "") : round_f64(e, to, x);
 		if (to == DT_f64)
 			return LLVMBuildFPExt(b, x, rt, "");
-		return from == DT_f16 ? em_round(e, to, x) : round_any(e, to, x);
+		return from == DT_f16 || is_arithmetic(x) ? em_round(e, to, x) : round_any(e, to, x);
 	}
 	if (is_float(to)) {
 		bool u = from == DT_pred || !is_signed(from);
