@@ -146,6 +146,18 @@ LV em_larger(struct em *e, bool max, LV a, LV b)
 	return em_sel(e, icmp(e, max ? LLVMIntSGT : LLVMIntSLT, a, b), a, b);
 }
 
+/* The one constant that x is; else NaN. */
+static double known(LV x)
+{
+	int n = em_lanes(x);
+	LV c = !LLVMIsConstant(x) ? NULL : n ? LLVMGetAggregateElement(x, 0) : x;
+	for (int i = 1; c && i < n; i++)
+		if (LLVMGetAggregateElement(x, (unsigned)i) != c)
+			return NAN;
+	LLVMBool lossy;
+	return c && LLVMIsAConstantFP(c) ? LLVMConstRealGetDouble(c, &lossy) : NAN;
+}
+
 /* Of 0 and -0, 0 is the larger; NaN wins.  The instruction gives its second operand if neither is larger, so both orders together give the right zero; and
  * nothing branches, as it does in the scalar code that LLVM has for this. */
 static LV fmax_(struct em *e, LV x, LV y, bool max)
@@ -153,6 +165,15 @@ static LV fmax_(struct em *e, LV x, LV y, bool max)
 	LLVMRealPredicate p = max ? LLVMRealOGT : LLVMRealOLT;
 	LT t = em_scalar(LLVMTypeOf(x)), i = t == e->f64 ? e->i64 : e->i32;
 	LV z;
+	double k = isnan(known(x)) ? known(y) : known(x);
+	LV c = isnan(known(x)) ? y : x, v = c == x ? y : x;
+	if (isinf(k) && max == (k < 0))           /* LLVM knows that nothing is beyond, and would give a subnormal back */
+		return flush(e, t == e->f64 ? DT_f64 : DT_f32, v);
+	if (isfinite(k) && (k != 0 || max || !signbit(k))) {
+		/* one is a number: the instruction gives the other where that is NaN or the same; of zeros the sum is the larger */
+		z = em_sel(e, fcmp(e, p, c, v), c, v);
+		return k == 0 && max && !signbit(k) ? LLVMBuildFAdd(e->b, z, F(z, 0), "") : z;
+	}
 	if (e->code->limit && LLVMTypeOf(x) == e->f32) {
 		z = e->code->limit(e, x, y, max);
 	} else {

@@ -179,16 +179,19 @@ static double f_atan2(double x, double y) { return atan2(x, y); }
 /* One function of n numbers as generated code. */
 struct one { struct ir_module *m; struct rt_code *code; prog_code_fn *fn; int64_t tiles; int nin; };
 
-static bool one_new(struct one *o, enum elem k, enum dtype dt, int64_t n)
+/* fixed: operand `which` is this number instead. */
+static bool one_new(struct one *o, enum elem k, enum dtype dt, int64_t n, const double *fixed, int which)
 {
-	*o = (struct one){ .m = ir_module_new(), .nin = elem_info[k].nin };
+	*o = (struct one){ .m = ir_module_new(), .nin = elem_info[k].nin - (fixed != NULL) };
 	struct ir_fn *g = ir_fn_new(o->m, "f");
 	ir_type ty = ir_tensor(o->m, dt, 1, &n);
 	ir_val in[3];
-	for (int i = 0; i < o->nin; i++)
-		in[i] = ir_param(g, ty);
 	struct ir_b b = { o->m, g, 0 };
-	ir_result(g, ir_emit_raw(&b, ir_of_elem(k), (uint32_t)o->nin, in, 1, &ty, NULL, 0));
+	for (int i = 0; i < elem_info[k].nin; i++)
+		in[i] = fixed && i == which ? 0 : ir_param(g, ty);
+	if (fixed)
+		in[which] = ir_const_f(&b, ty, *fixed);
+	ir_result(g, ir_emit_raw(&b, ir_of_elem(k), elem_info[k].nin, in, 1, &ty, NULL, 0));
 	struct gen_out out;
 	struct err *e = gen_group(o->m, g, NULL, &out);
 	if (!e)
@@ -230,7 +233,7 @@ static bool accuracy(void)
 	float *x = malloc((size_t)N * 4), *y = malloc((size_t)N * 4), *z = malloc((size_t)N * 4);
 	for (size_t i = 0; i < NELEM(maths); i++) {
 		struct one o;
-		if (!one_new(&o, maths[i].k, DT_f32, N))
+		if (!one_new(&o, maths[i].k, DT_f32, N, NULL, 0))
 			return false;
 		for (int k = 0; k < N; k++) {
 			uint32_t u = (uint32_t)rng(), v = (uint32_t)rng();
@@ -276,6 +279,60 @@ static bool accuracy(void)
 	return ok;
 }
 
+/* How many of n results z are not what the kernel gives; some are shown. */
+static int unlike(enum elem k, enum dtype dt, int n, const void *x, const void *y, const void *z, const void *want)
+{
+	int b = dtype_info[dt].bytes, shown = 0;
+	for (int j = 0; memcmp(z, want, (size_t)n * (size_t)b) && j < n && shown < 3; j++) {
+		const char *one = (const char *)z + j * b, *two = (const char *)want + j * b;
+		double p = as_double(dt, one), q = as_double(dt, two);
+		if (!memcmp(one, two, (size_t)b) || (isnan(p) && isnan(q)))
+			continue;
+		printf("%s %s of %a %a: %a generated, %a by the kernel\n", elem_info[k].name, dtype_info[dt].name, as_double(dt, (const char *)x + j * b),
+		       as_double(dt, (const char *)y + j * b), p, q);
+		shown++;
+	}
+	return shown;
+}
+
+/* The larger and the smaller of a constant and all numbers of 16 bits, and as many of f32. */
+static bool constants(void)
+{
+	static const enum dtype dts[] = { DT_bf16, DT_f16, DT_f32 };
+	static const double fixed[] = { 0, -0.0, 1, -3, 0x1p-14, INFINITY, -INFINITY, NAN };
+	enum { N = 1 << 16 };
+	uint32_t *x = malloc(N * 4), *y = malloc(N * 4), *z = malloc(N * 4), *want = malloc(N * 4);
+	int wrong = 0;
+	for (size_t i = 0; i < NELEM(fixed) * NELEM(dts) * 4; i++) {
+		enum elem k = i % 2 ? ELEM_maximum : ELEM_minimum;
+		enum dtype dt = dts[i / 4 % NELEM(dts)];
+		double c = fixed[i / 4 / NELEM(dts)];
+		int which = i / 2 % 2;
+		for (int j = 0; j < N; j++) {
+			uint32_t u = j < 4 ? (uint32_t)j << 31 : (uint32_t)rng();
+			float f = (float)c;
+			if (dt == DT_f32)
+				memcpy(&y[j], &f, 4), x[j] = j % 8 == 7 ? y[j] : u;
+			else
+				((uint16_t *)x)[j] = (uint16_t)j, ((uint16_t *)y)[j] = dt == DT_bf16 ? f32_to_bf16(f) : f32_to_f16(f);
+		}
+		struct one o;
+		if (!one_new(&o, k, dt, N, &c, which))
+			return false;
+		one_run(&o, z, x, NULL);
+		unsigned fp = cpu_set_ftz();
+		kern_elem(k, dt, dt)(N, want, which ? x : y, which ? y : x, NULL);
+		cpu_restore_fp(fp);
+		wrong += unlike(k, dt, N, x, y, z, want);
+		one_free(&o);
+	}
+	free(x);
+	free(y);
+	free(z);
+	free(want);
+	return !wrong;
+}
+
 static bool whole;         /* every f32 there is: minutes */
 
 /* A price decides what is compiled, and numbers shall not depend on it: the functions are the same, bit for bit, as kernels.  All
@@ -292,7 +349,7 @@ static bool same_bits(void)
 		int b = dtype_info[dt].bytes, shown = 0;
 		kern_strip *kernel = kern_elem(k, dt, dt);
 		struct one o;
-		if (!one_new(&o, k, dt, N))
+		if (!one_new(&o, k, dt, N, NULL, 0))
 			return false;
 		for (int turn = 0, turns = b == 2 && o.nin == 1 ? 1 : whole && o.nin == 1 ? 1 << 16 : whole ? 1 << 12 : draws(24); turn < turns; turn++) {
 			for (uint32_t j = 0; j < N; j++) {
@@ -306,15 +363,7 @@ static bool same_bits(void)
 			unsigned fp = cpu_set_ftz();
 			kernel(N, want, x, y, NULL);
 			cpu_restore_fp(fp);
-			for (int j = 0; memcmp(z, want, N * (size_t)b) && j < N && shown < 3; j++) {
-				char *one = (char *)z + j * b, *two = (char *)want + j * b;
-				double p = as_double(dt, one), q = as_double(dt, two);
-				if (!memcmp(one, two, (size_t)b) || (isnan(p) && isnan(q)))
-					continue;
-				printf("%s %s of %a %a: %a generated, %a by the kernel\n", elem_info[k].name, dtype_info[dt].name, as_double(dt, (char *)x + j * b),
-				       as_double(dt, (char *)y + j * b), p, q);
-				shown++;
-			}
+			shown += unlike(k, dt, N, x, y, z, want);
 		}
 		wrong += shown;
 		one_free(&o);
@@ -329,12 +378,14 @@ static bool same_bits(void)
 static void elems(void **state) { assert_int_equal(each_target(all_elems), 0); }
 static void low(void **state) { assert_int_equal(each_target(subnormals), 0); }
 static void mathematics(void **state) { assert_int_equal(each_target(accuracy), 0); }
+static void with_constants(void **state) { assert_int_equal(each_target(constants), 0); }
 static void kernels(void **state) { assert_int_equal(each_target(same_bits), 0); }
 
 /* With "all": every f32 in `kernels`. */
 int main(int argc, char **argv)
 {
 	whole = argc > 1 && !strcmp(argv[1], "all");
-	const struct CMUnitTest tests[] = { cmocka_unit_test(elems), cmocka_unit_test(low), cmocka_unit_test(mathematics), cmocka_unit_test(kernels) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(elems), cmocka_unit_test(low), cmocka_unit_test(mathematics),
+		cmocka_unit_test(with_constants), cmocka_unit_test(kernels) };
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
