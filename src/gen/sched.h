@@ -11,7 +11,7 @@
 #include "gen.h"
 #include "target.h"
 
-enum { GEN_VERSION = 15, GEN_NV = 14, GEN_NT = 4, GEN_MAX_OUT = 32,
+enum { GEN_VERSION = 16, GEN_NV = 14, GEN_NT = 4, GEN_MAX_OUT = 32,
        GEN_SOURCES = 8,       /* vectors of memory that one whose elements lie apart, as its period says, is made of */
        GEN_WOVEN = 8 };       /* columns that are woven */
 #define GEN_SYMBOL "rondo_kernel"     /* of the function in the code */
