@@ -347,6 +347,10 @@ def register_ops():
     for t, name in (np.float32, "f32"), (bf16, "bf16"):
         add(f"sum of columns {name} 8192x4096", lambda t=t: simple(lambda x: x.sum(0), normal(8192, 4096, dtype=t)), tol=1e-2, work=moves(8192 * 4096 * np.dtype(t).itemsize, 0))
         add(f"maximum of columns {name} 8192x4096", lambda t=t: simple(lambda x: x.max(0), normal(8192, 4096, dtype=t)), tol=0, work=moves(8192 * 4096 * np.dtype(t).itemsize, 0))
+    add("variance of columns bf16 4096x4096", lambda: simple(lambda x: x.var(0), normal(*big, dtype=bf16)), tol=2e-2, work=moves(64 << 20, 0))
+    add("logsumexp bf16 4096x1024", lambda: simple(lambda x: jax.nn.logsumexp(x, -1), normal(4096, 1024, dtype=bf16)), tol=2e-2, work=moves(8 << 20, 0))
+    for name, f in ("remainder", lambda x: jnp.mod(x, np.float32(0.7))), ("rsqrt", lambda x: lax.rsqrt(x * x + 1)), ("clip", lambda x: jnp.clip(x, -1, 1)):
+        add(f"{name} f32 1M", lambda f=f: simple(f, normal(1 << 20)), tol=1e-5, work=moves(4 << 20, 4 << 20))
     add("rows backwards u8 4096x4096", lambda: simple(lambda x: x[:, ::-1], small(*big).view(np.uint8)), tol=0, work=moves(16 << 20, 16 << 20))
     add("scan of 512 products 256x256 by a vector f32", lambda: simple(lambda w, x: lax.scan(lambda c, x: (jnp.tanh(w @ c + x), None), x[0], x)[0], normal(256, 256) / 16, normal(512, 256)))
     add("scan of 512 solves 4x4", lambda: simple(lambda a, b: lax.scan(lambda c, x: (c + jnp.linalg.solve(*x), None), b[0], (a, b))[0], normal(512, 4, 4) + 4 * np.eye(4, dtype=np.float32), normal(512, 4)))
