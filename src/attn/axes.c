@@ -202,6 +202,8 @@ static bool sums_well(struct cand *c, const struct ir_op *o, const int *lab)
 	uint64_t gone = 0, stays = lab_of(c, lab[o->nin])->set;
 	if (o->kind != IR_dot && o->kind != IR_reduce)
 		return true;
+	if (o->kind == IR_reduce && cand_is_region(c, stays) && !(gone & (c->right | 1)))      /* on its way to a tally */
+		return true;
 	for (uint32_t i = 0; i < o->nin; i++)
 		gone |= lab_of(c, lab[i])->set & ~stays;
 	uint64_t vec = (uint64_t)1 << VEC;
@@ -243,11 +245,14 @@ static void flood_op(struct cand *c, const struct ir_op *o)
 {
 	int lab[66] = {0};
 	bool any = false, region = false;
+	struct look back;
+	if (o->kind == IR_scatter && o->nout == 1 && c->of[ir_in(c->fn, o, 2)] && look_back(c, o, c->of[ir_in(c->fn, o, 2)], &back))
+		touch(c, o->out, back.table_lab);
 	if (o->nin > 64 || !flows(c, o))
 		return;
 	if (o->kind == IR_optimization_barrier) {
 		for (uint32_t j = 0; j < o->nin; j++)
-			if (c->of[ir_in(c->fn, o, j)])
+			if (c->of[ir_in(c->fn, o, j)] && !(lab_of(c, c->of[ir_in(c->fn, o, j)])->set & c->tables))
 				touch(c, o->out + j, c->of[ir_in(c->fn, o, j)]);
 		return;
 	}
@@ -255,6 +260,8 @@ static void flood_op(struct cand *c, const struct ir_op *o)
 		lab[j] = c->of[ir_in(c->fn, o, j)];
 		any |= lab[j] != 0;
 	}
+	for (uint32_t j = 0; j < o->nin && any; j++)
+		any = !(lab_of(c, lab[j])->set & c->tables);
 	if (!any || ir_vtype(c->m, c->fn, o->out)->rank > LAB_RANK)
 		return;
 	/* A product with vectors outside makes vectors; what a broadcast adds is said by who reads it. */
@@ -357,6 +364,7 @@ void room_make(struct room *r, struct arena *a, const struct ir_fn *fn)
 	for (size_t i = 0; i < fn->op.n; i++) {
 		const struct ir_op *o = &fn->op.p[i];
 		bool passes = is_view(o) || ir_is_elem(o->kind) || o->kind == IR_sharding_constraint || o->kind == IR_reduce_precision;
+		r->looks |= o->kind == IR_gather;
 		if (o->kind == IR_dot)
 			r->kin[o->out] = true;
 		for (uint32_t k = 0; passes && k < o->nin; k++)

@@ -168,7 +168,7 @@ static void fill(const struct sample *s, const struct ir_fn *fn, enum mode mode,
 		bool zero = may_vanish(s->m, s->leaf[i].v, lab_of(c, s->leaf[i].lab));
 		for (int64_t k = 0; k < t->count; k++) {
 			char buf[16], *to = (char *)out[i].p + (size_t)k * dtype_info[dt].bytes;
-			double v = mode == ALIVE ? NAN : s->leaf[i].is[mode == HIGH][k];
+			double v = mode == ALIVE && !s->m->far ? NAN : s->leaf[i].is[mode == HIGH][k];
 			if (isnan(v)) {
 				v = element(s, &r, own, lab_of(c, s->leaf[i].lab), &out[i], k, t->count, mode, zero);
 				if (mode != ALIVE && v == 0 && is_endless(s->m, s->leaf[i].v))
@@ -263,7 +263,7 @@ static const char *equal(struct match *m, const struct run *was, const struct ru
 /* Finds out what the program makes of rows without any key: each kind of exit is NaN there, or is not. */
 static struct err *try_empty(struct sample *s, enum mode mode, const char **bad)
 {
-	static const int bit[] = { [EXIT_O] = EMPTY_O, [EXIT_L] = EMPTY_L, [EXIT_DQ] = EMPTY_DQ, [EXIT_DK] = EMPTY_DK, [EXIT_DV] = EMPTY_DV, [EXIT_DX] = 0 };
+	static const int bit[] = { [EXIT_O] = EMPTY_O, [EXIT_L] = EMPTY_L, [EXIT_DQ] = EMPTY_DQ, [EXIT_DK] = EMPTY_DK, [EXIT_DV] = EMPTY_DV, [EXIT_DX] = 0, [EXIT_TALLY] = 0 };
 	struct match *m = s->m;
 	struct run was, is;
 	int odd = -1;
@@ -289,7 +289,7 @@ static const char *precise(struct match *m, const struct run *was, const struct 
 		differ(exact->v[i], is->v[i], was->count[i], true, &new, &most, &odd);
 		enum dtype dt = (enum dtype)ir_vtype(c->m, c->fn, m->exit.p[i].v)->dtype;
 		int some = dt == DT_f64 || dt == DT_f32 ? 16 : 2;        /* of sums: what they are made of may be larger than what is left of it */
-		some *= m->exit.p[i].kind == EXIT_DX ? 16 : 1;           /* all of the scores' */
+		some *= m->exit.p[i].kind >= EXIT_DX ? 16 : 1;           /* all of the scores' */
 		double eps = dt == DT_f64 ? 0x1p-52 : dt == DT_f32 ? 0x1p-23 : dt == DT_bf16 ? 0x1p-8 : dt == DT_f16 ? 0x1p-10 : 0x1p-2;
 		if (odd || !(new <= 2 * old + some * eps * most))
 			return "an attention gives less exact values";

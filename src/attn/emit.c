@@ -147,6 +147,21 @@ static ir_val matrix(struct env *e, ir_val v, int lab, bool rows)
 	return ir_reshape(&e->b, v, nb + (rows ? 2 : 3), dim);
 }
 
+ir_val emit_places(struct env *e, ir_val v, int lab, uint64_t set, bool table)
+{
+	const struct cand *c = e->m->c;
+	uint8_t want[ATOMS];
+	int64_t dim[2] = { 1, 1 };
+	int n = order(e->m, set, want);
+	for (int i = 0; i < n; i++)
+		dim[0] *= e->size[want[i]];
+	if (table)
+		want[n] = (uint8_t)__builtin_ctzll(lab_of(c, lab)->set & c->tables);
+	v = place(e, v, lab, want, n + table, set);
+	dim[1] = table ? e->size[want[n]] : 1;
+	return ir_reshape(&e->b, v, 1 + table, dim);
+}
+
 /* --- the ops' operands ---------------------------------------------------------------- */
 
 static void forward(struct env *e, int i);
@@ -162,8 +177,35 @@ static ir_val column(struct env *e, ir_val l, enum dtype as)
 	return ir_reshape(&e->b, ir_convert(&e->b, l, as), rank + 1, dim);
 }
 
+/* [P, n], P the axes of set, as [B.., 1, 1, n], of which each head that shares keys has its own, or not. */
+static ir_val as_table(struct env *e, ir_val v, uint64_t set)
+{
+	int64_t dim[ATOMS];
+	int nb = extents(e, dim), k = 0;
+	v = ir_convert(&e->b, v, score_sums(e));
+	for (int i = 1; i < e->m->c->naxis; i++)
+		if (e->m->c->batch >> i & 1 && !(set >> i & 1))
+			dim[k++] = 1;
+		else
+			k += e->m->c->batch >> i & 1;
+	dim[nb + 2] = ir_vtype(e->b.m, e->b.fn, v)->dim[1] * (set & e->m->c->left ? dim[nb] : 1);
+	dim[nb] = dim[nb + 1] = 1;
+	return ir_reshape(&e->b, v, nb + 3, dim);
+}
+
+/* The axes of a batch and of heads that lab has; of heads all or none. */
+static uint64_t apart_of(const struct match *m, int lab)
+{
+	uint64_t set = lab_of(m->c, lab)->set & (m->c->batch | emit_heads(m));
+	return set & emit_heads(m) ? set | emit_heads(m) : set;
+}
+
 static ir_val extra(struct env *e, const struct extra *x, int fwd)
 {
+	if (x->table) {
+		uint64_t set = apart_of(e->m, x->lab);
+		return as_table(e, x->apart ? look_apart(e, x->v, x->lab, set) : emit_places(e, e->get(e, x->v, x->lab), x->lab, set, true), set);
+	}
 	if (x->sums)
 		return column(e, e->o[fwd][1], x->as);
 	if (x->top) {
@@ -231,7 +273,7 @@ static void forward(struct env *e, int i)
 		in[2] = ir_const_f(&e->b, ir_tensor(e->b.m, dt, (int)nb + 2, dim), 0);
 		nb = extents(e, dim);
 	}
-	int64_t fn = score_function(e, f, 0, false, &s);
+	int64_t fn = score_function(e, f, 0, -1, false, &s);
 	for (int k = 0; k < s.nextra; k++)
 		in[3 + k] = extra(e, &s.extra[k], i);
 	ir_type t[3];
@@ -310,7 +352,7 @@ static bool of_highest(const struct match *m, int p)
 /* As the program has it where a row has no key: 0/0; or -inf less -inf, where a gradient's l is the program's. */
 static ir_val with_empty(struct env *e, const struct exit *x, int fwd, ir_val v)
 {
-	static const int bit[] = { [EXIT_O] = EMPTY_O, [EXIT_L] = EMPTY_L, [EXIT_DELTA] = 0, [EXIT_DQ] = EMPTY_DQ, [EXIT_DK] = EMPTY_DK, [EXIT_DV] = EMPTY_DV, [EXIT_DX] = 0 };
+	static const int bit[] = { [EXIT_O] = EMPTY_O, [EXIT_L] = EMPTY_L, [EXIT_DELTA] = 0, [EXIT_DQ] = EMPTY_DQ, [EXIT_DK] = EMPTY_DK, [EXIT_DV] = EMPTY_DV, [EXIT_DX] = 0, [EXIT_TALLY] = 0 };
 	if (x->kind >= EXIT_DQ && e->m->bwd.p[x->op].given) {
 		if (of_highest(e->m, e->m->bwd.p[x->op].less) && !(e->m->empty & bit[x->kind]))
 			return v;
@@ -468,7 +510,7 @@ static void backward(struct env *e, int i)
 	ir_val in[6 + MOST_EXTRA];
 	if (e->d[i][0])
 		return;
-	int64_t fn = score_function(e, f, w->slope ? w->slope : poly_const(e->m->c, 1), w->given, &s);
+	int64_t fn = score_function(e, f, w->slope ? w->slope : poly_const(e->m->c, 1), i, w->given, &s);
 	if (w->given) {
 		given(e, w, &in[3]);
 	} else {
@@ -491,7 +533,8 @@ static void backward(struct env *e, int i)
 	in[2] = vectors(e, f->v, false);
 	for (int k = 0; k < s.nextra; k++)
 		in[6 + k] = extra(e, &s.extra[k], w->fwd);
-	ir_type t[3];
+	ir_type *t = ARENA_NEW(e->m->c->a, ir_type, 3 + e->m->tally.n);
+	uint32_t n = 3;
 	for (int k = 0; k < 3; k++) {
 		const struct ir_type_info *like = ir_vtype(b->m, b->fn, in[k]);
 		int64_t dim[ATOMS];
@@ -500,9 +543,19 @@ static void backward(struct env *e, int i)
 		memcpy(dim, like->dim, sizeof *dim * (size_t)rank);
 		t[k] = ir_tensor(b->m, dt, rank, dim);
 	}
-	ir_val g = ir_emit_raw(b, IR_attention_grad, (uint32_t)(6 + s.nextra), in, 3, t, &fn, 1);
+	for (size_t k = 0; k < e->m->tally.n; k++) {
+		const struct tally *y = &e->m->tally.p[k];
+		int64_t dim[ATOMS];
+		int nb = extents(e, dim);
+		dim[nb + 2] = y->n * (y->apart ? dim[nb] : 1);
+		dim[nb] = dim[nb + 1] = 1;
+		if (y->bwd == i)
+			t[n++] = ir_tensor(b->m, score_sums(e), nb + 3, dim);
+	}
+	ir_val g = ir_emit_raw(b, IR_attention_grad, (uint32_t)(6 + s.nextra), in, n, t, &fn, 1);
 	for (int k = 0; k < 3; k++)
 		e->d[i][k] = g + (ir_val)k;
+	e->d[i][4] = g + 3;
 	e->d[i][3] = w->given && s.infinite && poly_is_one(e->m->c, f->masks) ? in[3] : 0;
 }
 
@@ -533,15 +586,35 @@ static ir_val sum_to(struct env *e, ir_val v, int lab)
 	return nover ? ir_reduce1(b, RED_add, v, zero, nover, over) : v;
 }
 
+/* v, of whose dimensions at[] says which one an axis is, in the layout of lab and of type t. */
+static ir_val turned(struct env *e, ir_val v, int lab, const int *at, ir_type t)
+{
+	struct ir_b *b = &e->b;
+	const struct lab *l = lab_of(e->m->c, lab);
+	int64_t perm[ATOMS], shape[MAX_RANK];
+	int np = 0;
+	for (int d = 0; d < l->rank; d++)
+		for (int k = 0; k < l->n[d]; k++)
+			perm[np++] = at[l->axis[d][k]];
+	assert(np == ir_vtype(b->m, b->fn, v)->rank);
+	v = ir_transpose(b, v, perm);
+	const struct ir_type_info *to = ir_type_of(b->m, t);
+	int rank = to->rank;
+	enum dtype dt = (enum dtype)to->dtype;
+	memcpy(shape, to->dim, sizeof *shape * (size_t)rank);
+	v = ir_reshape(b, v, rank, shape);
+	return ir_convert(b, v, dt);
+}
+
 /* v, [B.., G, T] or [B.., S] and a vector behind if lab has one, in the layout of lab and of type t. */
 static ir_val unplace(struct env *e, ir_val v, int lab, ir_type t)
 {
 	struct ir_b *b = &e->b;
 	const struct lab *l = lab_of(e->m->c, lab);
 	const struct ir_type_info *have = ir_vtype(b->m, b->fn, v);
-	int64_t dim[ATOMS], perm[ATOMS], vec = have->rank ? have->dim[have->rank - 1] : 1;
+	int64_t dim[ATOMS], vec = have->rank ? have->dim[have->rank - 1] : 1;
 	uint8_t want[ATOMS];
-	int n = order(e->m, l->set, want), at[ATOMS], np = 0;
+	int n = order(e->m, l->set, want), at[ATOMS];
 	for (int i = 0; i < n; i++) {
 		dim[i] = e->size[want[i]];
 		at[want[i]] = i;
@@ -550,19 +623,7 @@ static ir_val unplace(struct env *e, ir_val v, int lab, ir_type t)
 		at[VEC] = n;
 		dim[n++] = vec;
 	}
-	v = ir_reshape(b, v, n, dim);
-	for (int d = 0; d < l->rank; d++)
-		for (int k = 0; k < l->n[d]; k++)
-			perm[np++] = at[l->axis[d][k]];
-	assert(np == n);
-	v = ir_transpose(b, v, perm);
-	const struct ir_type_info *to = ir_type_of(b->m, t);
-	int rank = to->rank;
-	int64_t shape[MAX_RANK];
-	enum dtype dt = (enum dtype)to->dtype;
-	memcpy(shape, to->dim, sizeof *shape * (size_t)rank);
-	v = ir_reshape(b, v, rank, shape);
-	return ir_convert(b, v, dt);
+	return turned(e, ir_reshape(b, v, n, dim), lab, at, t);
 }
 
 /* [B.., G, T] or [B.., S], and a vector: what exit x is, or of a sum the first part. */
@@ -614,8 +675,75 @@ static ir_val one_exit(struct env *e, const struct exit *x, ir_type t)
 	return x->kind == EXIT_DX ? sum_to(e, v, x->lab) : v;
 }
 
+/* The tally of exit x as [P, N], P the axes of own: summed over all others of the batch. */
+static ir_val tally(struct env *e, const struct exit *x, const struct tallied *y, uint64_t own)
+{
+	struct ir_b *b = &e->b;
+	const struct tally *is = &e->m->tally.p[y->tally];
+	uint8_t axis[ATOMS];
+	int64_t dim[ATOMS], over[ATOMS], flat[2] = { 1, is->n };
+	int n = order(e->m, e->m->c->batch | (is->apart ? emit_heads(e->m) : 0), axis), nover = 0;
+	ir_val v = e->d[x->op][4];
+	for (const struct tally *k = e->m->tally.p; k < is; k++)
+		v += k->bwd == x->op;
+	for (int i = 0; i < n; i++) {
+		dim[i] = e->size[axis[i]];
+		if (own >> axis[i] & 1)
+			flat[0] *= dim[i];
+		else
+			over[nover++] = i;
+	}
+	dim[n] = is->n;
+	v = ir_reshape(b, v, n + 1, dim);
+	ir_val zero = ir_const_f(b, ir_scalar(b->m, score_sums(e)), 0);
+	return ir_reshape(b, nover ? ir_reduce1(b, RED_add, v, zero, nover, over) : v, 2, flat);
+}
+
+/* Element by element of a table, or the sum over distances. */
+static ir_val tallied(struct env *e, const struct exit *x, ir_type t)
+{
+	struct ir_b *b = &e->b;
+	const struct cand *c = e->m->c;
+	const struct tallied y = e->m->tallied.p[x->tallied];
+	uint64_t own = lab_of(c, x->lab)->set & ~c->tables;
+	uint8_t axis[ATOMS];
+	int64_t dim[ATOMS];
+	int n = order(e->m, own, axis), at[ATOMS];
+	backward(e, x->op);
+	ir_val v = tally(e, x, &y, own);
+	int64_t p = ir_vtype(b->m, b->fn, v)->dim[0], l = ir_vtype(b->m, b->fn, v)->dim[1], all[2] = { y.at.n, p };
+	for (int i = 0; i < y.nby; i++) {
+		ir_val f = ir_convert(b, look_apart(e, y.by[i].v, y.by[i].lab, own), score_sums(e));
+		v = ir_bin(b, ELEM_multiply, v, f);
+	}
+	ir_val k = ir_const_f(b, b->fn->val.p[v].type, poly_of(c, x->coef)->m[0].c), zero = ir_const_f(b, ir_scalar(b->m, score_sums(e)), 0);
+	v = ir_bin(b, ELEM_multiply, v, k);
+	if (!y.at.table) {
+		v = ir_reduce1(b, RED_add, v, zero, 1, (int64_t[]){ 1 });
+	} else {
+		v = ir_transpose(b, v, (int64_t[]){ 1, 0 });
+		if (y.at.index) {
+			static const int64_t w[] = { 1, 1, 1, 0, 0, 0, 1, 0, 1, 0, 0, RED_add, 0 };
+			int64_t places[2] = { l, 1 };
+			ir_type sums = ir_tensor(b->m, score_sums(e), 2, all);
+			ir_val none = ir_const_f(b, sums, 0), where = ir_reshape(b, look_apart(e, y.at.index, y.at.index_lab, 0), 2, places);
+			v = ir_emit(b, IR_scatter, 3, (ir_val[]){ none, where, v }, sums, w, NELEM(w));
+		}
+		at[y.at.axis] = 0;
+		dim[0] = y.at.n;
+	}
+	bool table = y.at.table;
+	for (int i = 0; i < n; i++) {
+		at[axis[i]] = i + table;
+		dim[i + table] = e->size[axis[i]];
+	}
+	return turned(e, ir_reshape(b, v, n + table, dim), x->lab, at, t);
+}
+
 ir_val emit_exit(struct env *e, const struct exit *x, ir_type t)
 {
+	if (x->kind == EXIT_TALLY)
+		return tallied(e, x, t);
 	ir_val v = one_exit(e, x, t);
 	if (x->kind == EXIT_CONST)
 		return v;
@@ -638,7 +766,7 @@ static void leaf_fac(const struct cand *c, int f, const struct seen *s)
 		s->leaf(s->user, (ir_val)fac_of(c, f)->a, fac_of(c, f)->b);
 }
 
-static bool leaves(struct match *m, int fwd, int slope, bool given, const struct seen *s)
+static bool leaves(struct match *m, int fwd, int slope, int bwd, bool given, const struct seen *s)
 {
 	struct cand *c = m->c;
 	const struct fac x = *fac_of(c, m->x);
@@ -647,14 +775,16 @@ static bool leaves(struct match *m, int fwd, int slope, bool given, const struct
 	leaf_fac(c, x.a, s);
 	leaf_fac(c, x.b, s);
 	leaf_fac(c, m->fwd.p[fwd].v, s);
-	if (!score_function(&e, &m->fwd.p[fwd], slope, given, &f)) {
+	if (!score_function(&e, &m->fwd.p[fwd], slope, bwd, given, &f)) {
 		cand_fail(c, ir_def(c->fn, c->seed)->loc, f.why);
 		return false;
 	}
 	ir_fn_drop(c->m);
 	for (int i = 0; i < f.nextra; i++)
-		if (f.extra[i].top && !leaves(m, f.extra[i].top - 1, 0, false, s))
+		if (f.extra[i].top && !leaves(m, f.extra[i].top - 1, 0, -1, false, s))
 			return false;
+		else if (f.extra[i].apart)
+			look_leaves(m, f.extra[i].v, f.extra[i].lab, s->leaf, s->user);
 		else if (!f.extra[i].index && !f.extra[i].sums && !f.extra[i].top)
 			s->leaf(s->user, f.extra[i].v, f.extra[i].lab);
 	return true;
@@ -677,11 +807,16 @@ bool emit_leaves(struct match *m, const struct exit *x, void (*leaf)(void *user,
 	leaf_poly(m->c, x->coef, &s);
 	leaf_poly(m->c, x->lift, &s);
 	if (x->kind < EXIT_DELTA)
-		return leaves(m, x->op, 0, false, &s);
+		return leaves(m, x->op, 0, -1, false, &s);
 	const struct bwd *w = &m->bwd.p[x->op];
 	leaf_fac(m->c, w->d_o, &s);
 	leaf_poly(m->c, w->rest, &s);
 	leaf_poly(m->c, w->less, &s);
 	leaf_poly(m->c, w->r, &s);
-	return (w->given || leaves(m, w->fwd, 0, false, &s)) && (x->kind == EXIT_DELTA || leaves(m, w->fwd, w->slope ? w->slope : poly_const(m->c, 1), w->given, &s));
+	const struct tallied *y = x->kind == EXIT_TALLY ? &m->tallied.p[x->tallied] : NULL;
+	for (int i = 0; y && i < y->nby; i++)
+		look_leaves(m, y->by[i].v, y->by[i].lab, leaf, user);
+	if (y && y->at.index)
+		look_leaves(m, y->at.index, y->at.index_lab, leaf, user);
+	return (w->given || leaves(m, w->fwd, 0, -1, false, &s)) && (x->kind == EXIT_DELTA || leaves(m, w->fwd, w->slope ? w->slope : poly_const(m->c, 1), x->op, w->given, &s));
 }

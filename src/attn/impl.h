@@ -8,7 +8,7 @@
 enum { LAB_RANK = 10, LAB_ATOMS = 4, ATOMS = 40, FACTORS = 16, MONOMIALS = 48 };
 
 /* An axis of the candidate: a dimension of the product q . k or a part of one, or (VEC) the dimension of a vector, whatever its extent. */
-enum side { SIDE_VEC, SIDE_BATCH, SIDE_LEFT, SIDE_RIGHT };
+enum side { SIDE_VEC, SIDE_BATCH, SIDE_LEFT, SIDE_RIGHT, SIDE_TABLE };      /* the last: elements of a table that scores are looked up in */
 enum { VEC = 0 };
 struct axis { int64_t size; uint8_t side; uint8_t dim; };      /* dim: of the seed */
 /* The axes of each dimension of a value, major first. */
@@ -43,6 +43,7 @@ struct room {
 	ir_val *queue;
 	struct map checked;      /* verdicts */
 	int ntouched, nnigh;
+	bool looks;              /* there are gathers */
 };
 
 struct cand {
@@ -53,7 +54,7 @@ struct cand {
 	ir_val seed;
 	struct axis axis[ATOMS];
 	int naxis;
-	uint64_t left, right, batch;
+	uint64_t left, right, batch, tables;
 	uint8_t nsplit[LAB_RANK];
 	int64_t split[LAB_RANK][LAB_ATOMS];      /* extents into which dimensions of the seed are taken apart */
 	bool wide;               /* weights are multiplied with values that were converted to a wider type */
@@ -96,6 +97,25 @@ void room_make(struct room *r, struct arena *a, const struct ir_fn *fn);
 void room_clear(struct room *r);
 const char *cand_fail(struct cand *c, ir_loc where, const char *why);
 
+/* --- lookup.c --- */
+struct match;
+struct env;
+/* Elements of a table that are taken at an index: values and labs; n of them, whose axis is of SIDE_TABLE. */
+struct look { ir_val table, index; int table_lab, index_lab, axis; int64_t n; };
+/* Is o, a gather whose result has this lab, such? */
+bool look_of(struct cand *c, const struct ir_op *o, int lab, struct look *out);
+/* Is o a scatter that adds what has this lab to zeros, element by element of a table?  That is its result. */
+bool look_back(struct cand *c, const struct ir_op *o, int lab, struct look *out);
+/* Does v depend on queries and keys by their distance alone? */
+bool look_by_distance(const struct match *m, ir_val v, int lab);
+/* Is v, by the distance, something of a table, so that it is made once for each distance? */
+bool look_is_made(const struct match *m, ir_val v, int lab);
+int64_t look_distances(const struct match *m);
+/* v for each distance of a key and a query, the last query and the first key first, as [P, L]: P: the axes of set, which are all that v has besides. */
+ir_val look_apart(struct env *e, ir_val v, int lab, uint64_t set);
+/* What that reads. */
+void look_leaves(struct match *m, ir_val v, int lab, void (*leaf)(void *user, ir_val v, int lab), void *user);
+
 /* --- poly.c --- */
 int poly_const(struct cand *c, double v);
 int poly_fac(struct cand *c, int fac);
@@ -126,14 +146,18 @@ void form_strip(struct cand *c, ir_val *v, int *lab);
 bool form_same(const struct ir_fn *fn, ir_val v, ir_val w);
 
 /* --- match.c --- */
-enum exit_kind { EXIT_NONE, EXIT_CONST, EXIT_O, EXIT_L, EXIT_M, EXIT_Z, EXIT_DELTA, EXIT_DQ, EXIT_DK, EXIT_DV, EXIT_DX };
+enum exit_kind { EXIT_NONE, EXIT_CONST, EXIT_O, EXIT_L, EXIT_M, EXIT_Z, EXIT_DELTA, EXIT_DQ, EXIT_DK, EXIT_DV, EXIT_DX, EXIT_TALLY };
+/* dx summed up by an index of queries and keys, or (index 0) by their distance, apart for each head, or for all that share keys. */
+struct tally { int bwd; ir_val index; int lab; int64_t n; bool apart; };
+/* What leaves by way of a tally: sums over batches and heads that v has not, times functions of the distance, summed up or added to a table at what `at` says (0: it is that of the tally itself). */
+struct tallied { int tally; struct look at; int nby; struct { ir_val v; int lab; } by[4]; };
 /* An attention: what its function is made of. */
 struct fwd { int score, masks, weight, v; bool part; };        /* polynomials; factor; part: m and z are wanted */
 /* index; factor; polynomials: rest is what is added to -delta.  given: the program gives -l, less, and rest is all of -delta; d_o is multiplied with r */
 struct bwd { int fwd, d_o, slope, rest; bool given; int less, r; };
 /* op: of fwd or bwd; coef: polynomial of rows or keys.  What the op gives is multiplied with coef exp(lift) Z^pow, where Z = z exp(m) is the sum of
  * exponentials of scores, and lift a polynomial of rows; EXIT_Z is nothing but that.  more: the next one of those that v is the sum of, in match.more (0: no more). */
-struct exit { enum exit_kind kind; ir_val v; int lab, op; int coef, lift, pow, more; double value; };
+struct exit { enum exit_kind kind; ir_val v; int lab, op; int coef, lift, pow, more; double value; int tallied; };      /* of EXIT_TALLY: in match.tallied */
 /* What the program makes NaN of where a row has no key: the row of o, of l, of dq, and all of dk and dv. */
 enum { EMPTY_O = 1, EMPTY_L = 2, EMPTY_DQ = 4, EMPTY_DK = 8, EMPTY_DV = 16 };
 enum { FILL = 10000, MOST_FILL = 4 };      /* constants from which on a score is a mask's, and of them in one score */
@@ -143,6 +167,9 @@ struct match {
 	ARR(struct bwd) bwd;
 	ARR(struct exit) exit;
 	ARR(struct exit) more;   /* of exits that are sums; the first one is none */
+	ARR(struct tally) tally;
+	ARR(struct tallied) tallied;
+	bool far;                /* something depends on distances: indices are what they are in samples, too */
 	int x;                   /* the product, a factor */
 	bool widen;              /* vectors in the type of the sums */
 	int empty;               /* what is NaN in rows without any key */
@@ -155,7 +182,7 @@ bool match_exit(struct match *m, ir_val v, int lab, struct exit *out);
 bool match_top(struct match *m, ir_val v, int lab, int *fwd);
 
 /* --- score.c, emit.c --- */
-enum { OF_FWD = 6 };       /* values of an attention, see struct env */
+enum { OF_FWD = 6, OF_BWD = 5 };       /* values of an attention, of a gradient, see struct env */
 /* Where things are emitted: extents of axes and of vectors, and values. */
 struct env {
 	struct ir_b b;
@@ -171,7 +198,7 @@ struct env {
 	int nlifted;
 	bool infinite;                             /* scores may be -inf */
 	ir_val (*o)[OF_FWD];                       /* per fwd: o, l, m, z, and for delta what o lacks when it is rounded, and that o; of the last four those that there are */
-	ir_val (*d)[4];                            /* per bwd: dq, dk, dv, and l if it makes NaN where it is -inf */
+	ir_val (*d)[OF_BWD];                       /* per bwd: dq, dk, dv, l if it makes NaN where it is -inf, and the first of its tallies */
 };
 
 enum { MOST_EXTRA = 24, MOST_NODE = 400 };
@@ -180,7 +207,7 @@ enum { MOST_EXTRA = 24, MOST_NODE = 400 };
 struct fills { double put[MOST_FILL], added, brought; int n; bool any; };
 
 /* A function of scalars in the making. */
-struct extra { ir_val v; int lab; bool index, sums; int top; enum dtype as; int n; uint8_t axis[LAB_ATOMS]; ir_val at; };      /* index: that along these axes; sums: the l of the rows, as such; top: 1 + the attention whose highest score it is; at: while they are found, what stands for it */
+struct extra { ir_val v; int lab; bool index, sums, apart; int64_t table; int top; enum dtype as; int n; uint8_t axis[LAB_ATOMS]; ir_val at; };      /* index: that along these axes; sums: the l of the rows, as such; table: so many elements are of a table, or (apart) distances that v depends on; top: 1 + the attention whose highest score it is; at: while they are found, what stands for it */
 struct scalar {
 	struct env *e;
 	struct cand *c;
@@ -195,9 +222,10 @@ struct scalar {
 	struct fills fill;
 };
 enum dtype score_sums(const struct env *e);    /* the type of the sums */
-/* A new function of e's module for f's scores; slope: a polynomial, or 0: none is asked for.  s gets the extras, in order of parameters.
+/* A new function of e's module for f's scores; slope: a polynomial, or 0: none is asked for; bwd: with the indices of the tallies of that, -1: of none.  s gets the
+ * extras, in order of parameters.
  * With a slope, where scores are filled, weights are score_dead of l, unless that is given by the program. */
-ir_fnid score_function(struct env *e, const struct fwd *f, int slope, bool given, struct scalar *s);      /* 0: s->why */
+ir_fnid score_function(struct env *e, const struct fwd *f, int slope, int bwd, bool given, struct scalar *s);      /* 0: s->why */
 /* May the keys of a row all be hidden by numbers beside which l says too little, for sums of type dt? */
 bool score_hides(const struct fills *f, enum dtype dt);
 /* What exp(score - l) is multiplied with, of a row's l, as dt: the reciprocal of its sum over the keys of a row that a mask fills, else 1. */
@@ -205,6 +233,10 @@ ir_val score_dead(struct ir_b *b, ir_val l, enum dtype dt, const struct fills *f
 ir_val score_power(struct ir_b *b, ir_val x, int pow, bool *below);      /* x times itself, |pow| of them; below: pow is negative */
 
 ir_val emit_exit(struct env *e, const struct exit *x, ir_type t);
+/* Axes of the side of queries that are heads. */
+static inline uint64_t emit_heads(const struct match *m) { return m->c->left & ~(m->t ? (uint64_t)1 << m->t : 0); }
+/* v as [P] or, if it is a table, [P, n]: P: the axes of set, in order, along those that it has not it is repeated. */
+ir_val emit_places(struct env *e, ir_val v, int lab, uint64_t set, bool table);
 /* All values that emit_exit reads, with their labs; calls back for each. */
 bool emit_leaves(struct match *m, const struct exit *x, void (*leaf)(void *user, ir_val v, int lab), void *user);
 

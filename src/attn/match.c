@@ -865,6 +865,129 @@ static bool factor(struct match *m, int p, struct exit *out)
 	return all > 0 && (scores(m, all, &out->op, &out->coef) || given_scores(m, all, &out->op, &out->coef));
 }
 
+/* Finds or adds what dx is to be summed up by. */
+static int tally_add(struct match *m, struct tally t)
+{
+	size_t i = 0;
+	for (; i < m->tally.n; i++) {
+		const struct tally *x = &m->tally.p[i];
+		if (x->bwd == t.bwd && x->index == t.index && x->lab == t.lab && x->n == t.n && x->apart == t.apart)
+			return (int)i;
+	}
+	arr_push(&m->tally, t);
+	return (int)i;
+}
+
+/* From v on towards the gradient of scores that it is made of: sums over batches and heads, constants, factors of the distance.  The constant; 0: it is none such. */
+static double towards(struct match *m, ir_val *v, int *lab, uint64_t *gone, struct tallied *out)
+{
+	struct cand *c = m->c;
+	double k = 1, x;
+	for (int steps = 0; steps < 40; steps++) {
+		const struct ir_op *o = ir_def(c->fn, *v);
+		ir_val to = 0, by = 0;
+		for (uint32_t i = 0; o && i < o->nin; i++)
+			if (c->of[ir_in(c->fn, o, i)])
+				to = to ? to : ir_in(c->fn, o, i);
+			else
+				by = ir_in(c->fn, o, i);
+		switch (o ? o->kind : IR_COUNT) {
+		case IR_convert:
+			if (!to || dtype_info[ir_vtype(c->m, c->fn, to)->dtype].cls != DT_FLOAT)
+				return k;
+			break;
+		case IR_reshape: case IR_transpose: case IR_broadcast:
+			if (!to || lab_of(c, c->of[to])->set != lab_of(c, *lab)->set)
+				return k;
+			break;
+		case IR_optimization_barrier: case IR_sharding_constraint:
+			to = ir_in(c->fn, o, *v - o->out);
+			break;
+		case IR_negate:
+			k = -k;
+			break;
+		case IR_reduce:
+			if (!to || o->nout != 1 || (enum redop)ir_attr(c->fn, o, AT_redop) != RED_add || !by || !ir_splat(c->m, c->fn, by) ||
+			    dtype_real((enum dtype)ir_vtype(c->m, c->fn, by)->dtype, ir_splat(c->m, c->fn, by)) != 0)
+				return k;
+			*gone |= lab_of(c, c->of[to])->set & ~lab_of(c, *lab)->set;
+			break;
+		case IR_add: case IR_multiply: {
+			const void *p = by ? ir_splat(c->m, c->fn, by) : NULL;
+			if (!to || !by)
+				return k;
+			x = p ? dtype_real((enum dtype)ir_vtype(c->m, c->fn, by)->dtype, p) : 0;
+			if (o->kind == IR_add ? !p || x != 0 : p ? !isfinite(x) || x == 0 : out->nby == (int)NELEM(out->by) || !look_by_distance(m, by, *lab))
+				return k;
+			if (o->kind == IR_multiply && p)
+				k *= x;
+			if (o->kind == IR_multiply && !p) {
+				out->by[out->nby].v = by;
+				out->by[out->nby++].lab = *lab;
+			}
+			break;
+		}
+		default:
+			return k;
+		}
+		if (!to || !c->of[to])
+			return k;
+		*v = to;
+		*lab = c->of[to];
+	}
+	return 0;
+}
+
+/* Gradients of what is looked up, or of what a function of the distance is multiplied with. */
+static bool tallied(struct match *m, ir_val v, int lab, struct exit *out)
+{
+	struct cand *c = m->c;
+	const struct ir_op *o = ir_def(c->fn, v);
+	struct tallied t = { 0 };
+	uint64_t gone = 0, own = lab_of(c, lab)->set & ~c->tables, both = c->right | (m->t ? (uint64_t)1 << m->t : 0);
+	ir_val at = v;
+	int l = lab, coef;
+	if (!o)
+		return false;
+	if (lab_of(c, lab)->set & c->tables) {
+		if (o->kind != IR_scatter || !c->of[at = ir_in(c->fn, o, 2)] || !look_back(c, o, l = c->of[at], &t.at))
+			return false;
+		gone = both;
+	}
+	double k = towards(m, &at, &l, &gone, &t);
+	if (k == 0 || (gone & both) != both || own & both || !cand_is_region(c, lab_of(c, l)->set) || lab_of(c, l)->set & 1)
+		return false;
+	for (int i = 0; i < t.nby; i++)          /* of what is summed, but the distance, they have nothing */
+		if (lab_of(c, t.by[i].lab)->set & ~(own | both))
+			return false;
+	int p = form_of(c, at, l);
+	*out = (struct exit){ .kind = EXIT_TALLY };
+	if (p <= 0 || (!scores(m, p, &out->op, &coef) && !given_scores(m, p, &out->op, &coef)) || poly_of(c, coef)->n != 1 || poly_of(c, coef)->m[0].n || poly_of(c, coef)->m[0].exp)
+		return false;
+	struct tally by = { .bwd = out->op, .n = look_distances(m), .apart = own & emit_heads(m) };
+	if (by.apart && (own & emit_heads(m)) != emit_heads(m))
+		return false;
+	bool table = t.at.table, far = !table || look_by_distance(m, t.at.index, t.at.index_lab);
+	if (table && far && lab_of(c, t.at.index_lab)->set & ~both)
+		far = false;
+	if (!far && (!table || t.nby))
+		return false;
+	if (!far) {
+		by.index = t.at.index;
+		by.lab = t.at.index_lab;
+		by.n = t.at.n;
+		t.at.index = 0;
+	} else if (!m->t || c->right & (c->right - 1)) {
+		return false;
+	}
+	m->far |= far;
+	t.tally = tally_add(m, by);
+	out->tallied = (int)m->tallied.n;
+	arr_push(&m->tallied, t);
+	out->coef = poly_mul(c, poly_const(c, k), coef);
+	return true;
+}
+
 bool match_exit(struct match *m, ir_val v, int lab, struct exit *out)
 {
 	struct cand *c = m->c;
@@ -885,7 +1008,7 @@ bool match_exit(struct match *m, ir_val v, int lab, struct exit *out)
 	} else if (!(lab_of(c, lab)->set & c->right)) {
 		const struct ir_op *o = ir_def(c->fn, v);
 		bool sums = o && o->kind == IR_reduce;
-		found = logarithm(m, p, out) || delta(m, p, out) || sum(m, p, out) || factor(m, p, out) || (sums && (highest(m, o, lab, out) || several(m, o, lab, out)));
+		found = logarithm(m, p, out) || delta(m, p, out) || sum(m, p, out) || factor(m, p, out) || (sums && (highest(m, o, lab, out) || several(m, o, lab, out))) || tallied(m, v, lab, out);
 	}
 	out->v = v;
 	out->lab = lab;

@@ -20,15 +20,17 @@ static void free_match(struct match *m)
 	arr_free(&m->bwd);
 	arr_free(&m->exit);
 	arr_free(&m->more);
+	arr_free(&m->tally);
+	arr_free(&m->tallied);
 }
 
 static void start(struct match *m)
 {
 	struct cand *c = m->c;
 	drop(c);
-	m->fwd.n = m->bwd.n = m->exit.n = m->more.n = 0;
-	c->left = c->right = c->batch = 0;
-	c->again = c->wide = false;
+	m->fwd.n = m->bwd.n = m->exit.n = m->more.n = m->tally.n = m->tallied.n = 0;
+	c->left = c->right = c->batch = c->tables = 0;
+	c->again = c->wide = m->far = false;
 	c->depth = 0;
 	c->why = NULL;
 	room_clear(c->room);
@@ -440,7 +442,7 @@ static void plan(struct arena *a, struct match *m, struct attn_plan *out)
 		w->size[i] = m->c->axis[i].size;
 	w->e = (struct env){ .m = m, .size = w->size, .get = got, .index = index_of, .user = w, .wide = DT_token };
 	w->e.o = (ir_val (*)[OF_FWD])ARENA_NEW(a, ir_val, OF_FWD * (m->fwd.n + 1));
-	w->e.d = (ir_val (*)[4])ARENA_NEW(a, ir_val, 4 * m->bwd.n + 4);
+	w->e.d = (ir_val (*)[OF_BWD])ARENA_NEW(a, ir_val, OF_BWD * (m->bwd.n + 1));
 	for (size_t i = 0; i < m->exit.n; i++)
 		add_exit(a, w, &m->exit.p[i], out);
 }

@@ -27,7 +27,7 @@ void sample_start(struct sample *s, struct match *m)
 	for (int i = 1; i < c->naxis; i++)
 		nright += c->right >> i & 1;
 	for (int i = 1; i < c->naxis; i++) {
-		int64_t most = c->right >> i & 1 ? (nright > 1 ? 7 : KEYS) : i == m->t ? ROWS : FEW;
+		int64_t most = c->tables >> i & 1 ? c->axis[i].size : c->right >> i & 1 ? (nright > 1 ? 7 : KEYS) : i == m->t ? ROWS : FEW;
 		s->size[i] = MIN(c->axis[i].size, most);
 		s->index[i] = indices(c->a, c->axis[i].size, s->size[i], &seed);
 	}
@@ -113,6 +113,15 @@ static bool operands(struct sample *s, const struct ir_op *o, int lab, int *l)
 		l[0] = c->of[ir_in(c->fn, o, 0)];
 		l[1] = c->of[ir_in(c->fn, o, 1)];
 		return axes_through(c, (uint32_t)(o - c->fn->op.p), l, true);
+	case IR_gather: case IR_scatter: {
+		struct look x;
+		l[2] = o->kind == IR_scatter ? c->of[ir_in(c->fn, o, 2)] : lab;
+		if (!l[2] || !(o->kind == IR_scatter ? look_back(c, o, l[2], &x) : look_of(c, o, lab, &x)))
+			return false;
+		l[0] = x.table_lab;
+		l[1] = x.index_lab;
+		return true;
+	}
 	case IR_broadcast: case IR_transpose: case IR_reshape:
 		return axes_through(c, (uint32_t)(o - c->fn->op.p), l, false);
 	case IR_optimization_barrier:
@@ -214,6 +223,10 @@ static ir_val make(struct sample *s, ir_val v, int lab)
 		return in[0];
 	uint32_t n;
 	int64_t *w = ir_attr_copy(c->a, c->fn, o, &n);
+	for (int d = 0; o->kind == IR_gather && d < ir_vtype(c->m, s->b.fn, in[0])->rank; d++) {
+		int64_t *size = ir_attr_word(IR_gather, w, AT_size) + 1;
+		size[d] = size[d] > 1 ? ir_vtype(c->m, s->b.fn, in[0])->dim[d] : 1;
+	}
 	if (o->kind == IR_dot && s->wide) {
 		*ir_attr_word(IR_dot, w, AT_acc) = *ir_attr_word(IR_dot, w, AT_ltype) = *ir_attr_word(IR_dot, w, AT_rtype) = DT_token;
 		*ir_attr_word(IR_dot, w, AT_components) = 1;
@@ -319,7 +332,7 @@ struct ir_fn *sample_new(struct sample *s)
 	struct ir_fn *fn = begin(s, "new");
 	struct env e = { .b = s->b, .m = m, .size = s->size, .get = got, .index = index_of, .user = s, .wide = s->wide ? DT_f64 : DT_token };
 	e.o = (ir_val (*)[OF_FWD])ARENA_NEW(m->c->a, ir_val, OF_FWD * (m->fwd.n + 1));
-	e.d = (ir_val (*)[4])ARENA_NEW(m->c->a, ir_val, 4 * m->bwd.n + 4);
+	e.d = (ir_val (*)[OF_BWD])ARENA_NEW(m->c->a, ir_val, OF_BWD * (m->bwd.n + 1));
 	for (size_t i = 0; i < m->exit.n; i++)
 		ir_result(fn, emit_exit(&e, &m->exit.p[i], sample_type(s, m->exit.p[i].v, m->exit.p[i].lab)));
 	return fn;

@@ -33,12 +33,22 @@ static int64_t keys_of(const struct scalar *s)
 
 static ir_val scalar(struct scalar *s, ir_val v, int lab);
 
+/* A table that heads which share keys have of their own has a part for each: elements of all. */
+static int64_t table_length(const struct scalar *s, const struct extra *x)
+{
+	uint64_t heads = emit_heads(s->e->m);
+	int64_t n = x->table;
+	for (int i = 1; i < s->c->naxis && s->e->size && lab_of(s->c, x->lab)->set & heads; i++)
+		n *= heads >> i & 1 ? s->e->size[i] : 1;
+	return n;
+}
+
 static ir_val param(struct scalar *s, const struct extra *x)
 {
 	int i = 0;
 	for (; i < s->nextra; i++) {
 		const struct extra *y = &s->extra[i];
-		if (x->index == y->index && x->top == y->top && (x->index ? x->n == y->n && !memcmp(x->axis, y->axis, (size_t)x->n) : x->v == y->v && x->lab == y->lab))
+		if (x->index == y->index && x->top == y->top && x->table == y->table && x->apart == y->apart && (x->index ? x->n == y->n && !memcmp(x->axis, y->axis, (size_t)x->n) : x->v == y->v && x->lab == y->lab))
 			break;
 	}
 	if (i == s->nextra) {
@@ -48,14 +58,62 @@ static ir_val param(struct scalar *s, const struct extra *x)
 		}
 		s->extra[s->nextra++] = *x;
 	}
-	enum dtype dt = x->index ? DT_i32 : x->top ? score_sums(s->e) : (enum dtype)ir_vtype(s->c->m, s->c->fn, x->v)->dtype;
+	enum dtype dt = x->index ? DT_i32 : x->top || x->table ? score_sums(s->e) : (enum dtype)ir_vtype(s->c->m, s->c->fn, x->v)->dtype;
 	if (s->e->wide != DT_token && dtype_info[dt].cls == DT_FLOAT)
 		dt = s->e->wide;
-	ir_type t = ir_scalar(s->c->m, dt);
+	int64_t length = table_length(s, x);
+	ir_type t = x->table ? ir_tensor(s->c->m, dt, 1, &length) : ir_scalar(s->c->m, dt);
 	ir_val p = s->list ? ir_const_i(&s->b, t, 0) : (ir_val)(2 + i);
 	if (s->list)                             /* not a constant */
 		p = s->extra[i].at = s->extra[i].at ? s->extra[i].at : ir_emit_raw(&s->b, IR_optimization_barrier, 1, &p, 1, &t, NULL, 0);
-	return dtype_info[dt].cls == DT_FLOAT ? ir_convert(&s->b, p, score_sums(s->e)) : p;
+	return dtype_info[dt].cls == DT_FLOAT && !x->table ? ir_convert(&s->b, p, score_sums(s->e)) : p;
+}
+
+/* Index `at` of n elements, as i32: of those of its own head, if each has some.  Outside it is clamped, or else -1. */
+static ir_val part_index(struct scalar *s, ir_val at, int64_t n, bool own, bool clamp)
+{
+	struct ir_b *b = &s->b;
+	ir_type t = b->fn->val.p[at].type, i = ir_scalar(s->c->m, DT_i32);
+	if (t == i && !own)
+		return at;
+	ir_val zero = ir_const_i(b, t, 0), last = ir_const_i(b, t, n - 1), low = ir_bin(b, ELEM_maximum, at, zero), in = ir_bin(b, ELEM_minimum, low, last);
+	ir_val v = ir_convert(b, in, DT_i32), out = ir_const_i(b, i, -1);
+	if (own) {
+		struct extra x = { .index = true };
+		for (int k = 1; k < s->c->naxis; k++)
+			if (emit_heads(s->e->m) >> k & 1)
+				x.axis[x.n++] = (uint8_t)k;
+		ir_val g = param(s, &x), by = ir_const_i(b, i, n);
+		if (!g)
+			return 0;
+		v = ir_bin(b, ELEM_add, v, ir_bin(b, ELEM_multiply, g, by));
+	}
+	return clamp ? v : ir_select(b, ir_bin(b, ELEM_compare_eq, in, at), v, out);
+}
+
+/* The distance of a key and a query, counted from that of the first key and the last query on. */
+static ir_val distance(struct scalar *s)
+{
+	struct extra t = { .index = true, .n = 1, .axis = { (uint8_t)s->e->m->t } }, k = { .index = true, .n = 1, .axis = { (uint8_t)__builtin_ctzll(s->c->right) } };
+	ir_val key = param(s, &k), query = key ? param(s, &t) : 0;
+	if (!query)
+		return 0;
+	ir_val d = ir_bin(&s->b, ELEM_subtract, key, query), first = ir_const_i(&s->b, ir_scalar(s->c->m, DT_i32), s->c->axis[s->e->m->t].size - 1);
+	return ir_bin(&s->b, ELEM_add, d, first);
+}
+
+/* Element `at` of the table that x is. */
+static ir_val taken(struct scalar *s, const struct extra *x, ir_val at)
+{
+	static const int64_t one[] = { 1, 1 };
+	struct ir_b *b = &s->b;
+	if (!at || !(at = part_index(s, at, x->table, lab_of(s->c, x->lab)->set & emit_heads(s->e->m), true)))
+		return 0;
+	ir_val table = param(s, x);
+	if (!table)
+		return 0;
+	ir_type t = ir_tensor(s->c->m, score_sums(s->e), 1, &one[0]);
+	return ir_reshape(b, ir_emit_raw(b, IR_dynamic_slice, 2, (ir_val[]){ table, at }, 1, &t, one, 2), 0, NULL);
 }
 
 /* The op that makes v, of scalars. */
@@ -121,6 +179,11 @@ static ir_val make(struct scalar *s, ir_val v, int lab)
 	int fwd;
 	if (match_top(s->e->m, v, lab, &fwd))
 		return top(s, fwd);
+	struct look k;
+	if (s->c->room->looks && look_is_made(s->e->m, v, lab) && (s->e->m->far = true))
+		return taken(s, &(struct extra){ .v = v, .lab = lab, .table = look_distances(s->e->m), .apart = true }, distance(s));
+	if (o && o->kind == IR_gather && dtype_info[dt].cls == DT_FLOAT && look_of(c, o, lab, &k) && !(s->e->m->t && lab_of(c, k.table_lab)->set >> s->e->m->t & 1))
+		return taken(s, &(struct extra){ .v = k.table, .lab = k.table_lab, .table = k.n }, scalar(s, k.index, k.index_lab));
 	if (o && ir_is_elem(o->kind))
 		return applied(s, v, lab, o);
 	if (o && (o->kind == IR_broadcast || o->kind == IR_transpose || o->kind == IR_reshape)) {
@@ -314,7 +377,7 @@ static void find_fills(struct scalar *s, const struct ir_fn *fn, ir_val v, doubl
 		for (uint32_t i = 0; i < 2; i++)
 			find_fills(s, fn, ir_in(fn, o, i), k, false, of, steps);
 		return;
-	case IR_broadcast: case IR_reshape: case IR_transpose:
+	case IR_broadcast: case IR_reshape: case IR_transpose: case IR_dynamic_slice:
 		find_fills(s, fn, ir_in(fn, o, 0), k, put, of, steps);
 		return;
 	case IR_optimization_barrier:
@@ -356,7 +419,22 @@ ir_val score_dead(struct ir_b *b, ir_val l, enum dtype dt, const struct fills *f
 	return ir_convert(b, w, dt);
 }
 
-static void body(struct scalar *s, const struct fwd *f, int slope)
+/* Indices of the tallies of bwd. */
+static void indices(struct scalar *s, int bwd)
+{
+	const struct match *m = s->e->m;
+	for (size_t i = 0; i < m->tally.n && bwd >= 0 && !s->why; i++) {
+		const struct tally *t = &m->tally.p[i];
+		if (t->bwd != bwd)
+			continue;
+		ir_val at = t->index ? scalar(s, t->index, t->lab) : distance(s);
+		at = at ? part_index(s, at, t->n, t->apart, false) : 0;
+		if (at)
+			ir_result(s->b.fn, at);
+	}
+}
+
+static void body(struct scalar *s, const struct fwd *f, int slope, int bwd)
 {
 	struct ir_b *b = &s->b;
 	ir_val score = polynomial(s, f->score), d = 0, w = 0;
@@ -385,17 +463,18 @@ static void body(struct scalar *s, const struct fwd *f, int slope)
 		ir_result(b->fn, d);
 	if (w)
 		ir_result(b->fn, w);
+	indices(s, bwd);
 }
 
 /* The function; s has the extras then. */
-ir_fnid score_function(struct env *e, const struct fwd *of, int slope, bool given, struct scalar *s)
+ir_fnid score_function(struct env *e, const struct fwd *of, int slope, int bwd, bool given, struct scalar *s)
 {
 	struct ir_module *m = e->b.m;
 	const struct fwd own = *of, *f = &own;      /* there may be one more, of the highest scores */
 	int steps = STEPS;
 	*s = (struct scalar){ .e = e, .c = e->m->c, .b = { m, ir_fn_new(m, "score"), e->b.loc }, .list = true };
 	ir_param(s->b.fn, ir_scalar(m, score_sums(e)));
-	body(s, f, slope);
+	body(s, f, slope, bwd);
 	if (!s->why)
 		find_fills(s, s->b.fn, s->b.fn->result.p[0], 1, true, 0, &steps);
 	ir_fn_drop(m);
@@ -419,9 +498,11 @@ ir_fnid score_function(struct env *e, const struct fwd *of, int slope, bool give
 	s->b.fn = ir_fn_new(m, "score");
 	ir_param(s->b.fn, ir_scalar(m, score_sums(e)));
 	for (int i = 0; i < s->nextra; i++) {
-		enum dtype dt = s->extra[i].sums ? s->extra[i].as : s->extra[i].index ? DT_i32 : s->extra[i].top ? score_sums(e) : (enum dtype)ir_vtype(m, s->c->fn, s->extra[i].v)->dtype;
-		ir_param(s->b.fn, ir_scalar(m, e->wide != DT_token && dtype_info[dt].cls == DT_FLOAT ? e->wide : dt));
+		enum dtype dt = s->extra[i].sums ? s->extra[i].as : s->extra[i].index ? DT_i32 : s->extra[i].top || s->extra[i].table ? score_sums(e) : (enum dtype)ir_vtype(m, s->c->fn, s->extra[i].v)->dtype;
+		int64_t n = table_length(s, &s->extra[i]);
+		dt = e->wide != DT_token && dtype_info[dt].cls == DT_FLOAT ? e->wide : dt;
+		ir_param(s->b.fn, s->extra[i].table ? ir_tensor(m, dt, 1, &n) : ir_scalar(m, dt));
 	}
-	body(s, f, slope);
+	body(s, f, slope, bwd);
 	return s->b.fn->id;
 }

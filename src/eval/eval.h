@@ -19,7 +19,7 @@ struct eval_step { struct prog_kern k; int16_t *arg; bool init; };
 struct err *eval_steps(struct arena *a, const struct ir_module *m, const struct ir_fn *fn,
                        const struct ir_op *o, struct eval_step **out, int *n);
 /* Region f (scalars to scalars, straight-line elementwise, constants; calls and converts looked through)
- * as an expression.  UNIMPLEMENTED names the op that does not fit. */
+ * as an expression.  Of a parameter of rank 1, a table, single elements may be taken (dynamic_slice).  UNIMPLEMENTED names the op that does not fit. */
 struct err *eval_expr(struct arena *a, const struct ir_module *m, ir_fnid f, struct prog_expr **out);
 /* True if eval_steps makes kernels for o and each of them can be prepared.  The oracle itself walks the region
  * of a reducer, comparator or scatter element by element where this is false. */

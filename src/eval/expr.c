@@ -22,6 +22,13 @@ static struct prog_ins *add(struct builder *b)
 	return &e->ins[e->n++];
 }
 
+/* One element of a table, a parameter, at an i32 index. */
+static bool is_look(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o)
+{
+	return o->kind == IR_dynamic_slice && o->nin == 2 && ir_in(fn, o, 0) <= fn->nparam && ir_vtype(m, fn, o->out)->count == 1 &&
+	       ir_vtype(m, fn, ir_in(fn, o, 1))->dtype == DT_i32 && ir_vtype(m, fn, ir_in(fn, o, 0))->count <= INT32_MAX;
+}
+
 /* Inline f: reg_in are the registers of its parameters; out gets those of its results. */
 static struct err *inline_fn(struct builder *b, ir_fnid f, const uint16_t *reg_in, uint16_t *out, int depth)
 {
@@ -34,6 +41,15 @@ static struct err *inline_fn(struct builder *b, ir_fnid f, const uint16_t *reg_i
 	for (size_t i = 0; i < fn->op.n; i++) {
 		const struct ir_op *o = &fn->op.p[i];
 		const char *name = ir_info(o->kind)->name;
+		if (is_look(b->m, fn, o)) {
+			uint8_t dt = ir_vtype(b->m, fn, o->out)->dtype;
+			struct prog_ins x = { .fn = EXPR_LOOK, .from = dt, .to = dt, .src = { reg[ir_in(fn, o, 0)], reg[ir_in(fn, o, 1)] } };
+			int32_t n = (int32_t)ir_vtype(b->m, fn, ir_in(fn, o, 0))->count;
+			memcpy(x.imm, &n, sizeof n);
+			reg[o->out] = (uint16_t)(b->e->nin + b->e->n);
+			*add(b) = x;
+			continue;
+		}
 		for (uint32_t r = 0; r < o->nout; r++)
 			if (ir_vtype(b->m, fn, o->out + r)->count != 1)
 				return ERR(UNIMPLEMENTED, "region has '%s' of an array", name);
@@ -109,7 +125,7 @@ struct err *eval_expr(struct arena *a, const struct ir_module *m, ir_fnid f, str
 	uint16_t *in = ARENA_NEW(a, uint16_t, fn->nparam + 1);
 	for (uint32_t i = 0; i < fn->nparam; i++) {
 		const struct ir_type_info *t = ir_vtype(m, fn, 1 + i);
-		if (t->count != 1)
+		if (t->count != 1 && (t->rank != 1 || !t->count))      /* a table, of which attention has some */
 			return ERR(UNIMPLEMENTED, "region has an array as parameter");
 		e->in_type[i] = t->dtype;
 		in[i] = (uint16_t)i;

@@ -447,13 +447,17 @@ static void dot(struct rule *r)
 		both(r, 0, (int)gone[0][i], 1, (int)gone[1][i], FACTOR_SUM);
 }
 
-/* What scores are made from, operands from .. to - 1, shares the factors of [B.., G, T, S] along which it is not the same. */
+/* What scores are made from, but for tables, of which all is read: operands from .. to - 1, shares the factors of [B.., G, T, S] along which it is not the same. */
 static void score_operands(struct rule *r, int from, int to, const int *f)
 {
-	for (int i = from; i < to; i++)
+	for (int i = from; i < to; i++) {
+		bool table = ir_attention_table(r->m, r->fn, r->o, (uint32_t)i) > 0;
 		for (int d = 0; d < r->x->rank[i]; d++)
-			if (in_t(r, i)->dim[d] != 1)
+			if (table && d == r->x->rank[i] - 1)
+				alone(r, i, d, FACTOR_WHOLE);
+			else if (in_t(r, i)->dim[d] != 1)
 				put(r, i, d, f[d]);
+	}
 }
 
 /* Batch and heads one by one; queries one by one, too, but a gradient of keys and values is the sum over them; sums over keys are parts by
@@ -479,6 +483,11 @@ static void attention_axes(struct rule *r, bool grad, bool part, bool add)
 		put(r, res(r, 0), t + 1, inner);
 		put(r, res(r, 1), nb + 1, inner);
 		put(r, res(r, 2), nb + 1, value);
+	}
+	for (int i = 3; i < r->x->nout && grad; i++) {
+		for (int d = 0; d < nb; d++)
+			put(r, res(r, i), d, f[d]);
+		alone(r, res(r, i), nb + 2, FACTOR_WHOLE);
 	}
 	for (int i = 4; i < 6 && add; i++) {
 		put(r, kv[i], nb, f[t + 1]);

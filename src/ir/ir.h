@@ -359,6 +359,8 @@ struct ir_loop {
 	int *made;                       /* result -> operand */
 };
 struct ir_loop ir_loop_view(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o);
+/* Length of the table [B.., 1, 1, N] that operand k of an attention is, of which its function takes single elements; 0: it is none. */
+int64_t ir_attention_table(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o, uint32_t k);
 /* Is v read by attention alone, here or in each turn of a loop, as keys, values, queries or cotangents, at any strides; or handed on to another device? */
 bool ir_attended(struct arena *a, const struct ir_module *m, const struct ir_fn *fn, ir_val v);
 /* Is o the concatenation of two arrays, alike, which attention alone reads, in a place where it reads several arrays as well as one? */

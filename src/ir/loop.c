@@ -101,6 +101,17 @@ ir_val ir_loop_close(struct ir_loop_new *l, int *result)
 	return first;
 }
 
+int64_t ir_attention_table(const struct ir_module *m, const struct ir_fn *fn, const struct ir_op *o, uint32_t k)
+{
+	bool add = o->kind == IR_attention_grad_add, grad = add || o->kind == IR_attention_grad;
+	uint32_t first = grad ? 6 : 3, n = o->nin - (add ? 3 : 0);
+	if ((!grad && o->kind != IR_attention && o->kind != IR_attention_part) || k < first || k >= n)
+		return 0;
+	const struct ir_fn *f = ir_fn_of(m, (ir_fnid)ir_attr(fn, o, AT_fn));
+	const struct ir_type_info *t = 1 + k - first < f->nparam ? ir_vtype(m, f, (ir_val)(2 + k - first)) : NULL;
+	return t && t->rank == 1 ? t->dim[0] : 0;
+}
+
 /* Operand k of an attention that may lie in several arrays: keys, values, queries, cotangents. */
 static bool in_arrays(const struct ir_op *o, uint32_t k)
 {

@@ -187,12 +187,27 @@ static struct err *as_queries(const struct at *a, uint32_t i, int64_t last, cons
 	return NULL;
 }
 
+/* Operand i is a table [B.., 1, 1, N], of which function f takes single elements of parameter p, and nothing else. */
+static struct err *table(const struct at *a, uint32_t i, int64_t f, ir_val p, int nb)
+{
+	const struct ir_type_info *t = operand(a, i), *as = &a->m->type.p[ru_param_t(a, f, p - 1)];
+	const struct ir_fn *fn = ir_fn_of(a->m, (ir_fnid)f);
+	for (int d = 0; d < nb + 2; d++)
+		NEED(t->dim[d] == 1 || (d < nb && t->dim[d] == a->in[0]->dim[d]), "dimension %d of operand %u, a table, is %lld", d, i, (long long)t->dim[d]);
+	NEED(as->rank == 1 && as->dim[0] == t->dim[nb + 2] && as->dtype == t->dtype && as->dim[0] > 0, "operand %u is no such table as function '%s' takes", i, ir_text(a->m, fn->name));
+	for (size_t k = 0; k < fn->op.n; k++)
+		for (uint32_t j = 0; j < fn->op.p[k].nin; j++)
+			NEED(ir_in(fn, &fn->op.p[k], j) != p || (!j && fn->op.p[k].kind == IR_dynamic_slice), "function '%s' takes more than elements of a table", ir_text(a->m, fn->name));
+	return NULL;
+}
+
 struct err *ru_attention(const struct at *a)
 {
 	bool add = a->o->kind == IR_attention_grad_add, grad = add || a->o->kind == IR_attention_grad;
 	uint32_t first = grad ? 6 : 3, n = a->o->nin;
 	NEED(n >= first + 3 * add, "it has %u operands", n);
-	NEED(a->o->nout == 3 || (a->o->nout && a->o->nout < 3 && a->o->kind == IR_attention), "it has %u results", a->o->nout);
+	uint32_t tallies = a->o->kind == IR_attention_grad && a->o->nout > 3 ? a->o->nout - 3 : 0;
+	NEED(a->o->nout == 3 + tallies || (a->o->nout && a->o->nout < 3 && a->o->kind == IR_attention), "it has %u results", a->o->nout);
 	n -= 3 * add;
 	const struct ir_type_info *q = a->in[0], *k = a->in[1], *v = a->in[2];
 	int nb = q->rank - 3;
@@ -217,14 +232,18 @@ struct err *ru_attention(const struct at *a)
 	int64_t f = num(a, AT_fn);
 	NEED(f > 0 && f < (int64_t)a->m->fn.n, "it has no function %lld", (long long)f);
 	uint32_t least = grad ? 2 : 1, results = (uint32_t)a->m->fn.p[f]->result.n;
-	NEED(results == least || results == least + 1, "function '%s' gives %u values", ir_text(a->m, a->m->fn.p[f]->name), results);
+	NEED(results == least + tallies || results == least + 1 + tallies, "function '%s' gives %u values", ir_text(a->m, a->m->fn.p[f]->name), results);
 	TRY(ru_sig_count(a, f, 1 + n - first, results));
 	for (uint32_t i = 0; i < results; i++)
-		NEED(ru_scalar_of(a, ru_ret_t(a, f, i), sum), "result %u of function '%s' is no scalar of %s", i, ir_text(a->m, a->m->fn.p[f]->name), dtype_info[sum].name);
+		NEED(ru_scalar_of(a, ru_ret_t(a, f, i), i < results - tallies ? sum : DT_i32), "result %u of function '%s' is no scalar of %s", i, ir_text(a->m, a->m->fn.p[f]->name), dtype_info[sum].name);
 	NEED(ru_scalar_of(a, ru_param_t(a, f, 0), sum), "function '%s' does not take x as %s", ir_text(a->m, a->m->fn.p[f]->name), dtype_info[sum].name);
 	for (uint32_t i = first; i < n; i++) {
 		const struct ir_type_info *t = operand(a, i);
 		NEED(t->rank == nb + 3, "operand %u of rank %d", i, t->rank);
+		if (ir_attention_table(a->m, a->fn, a->o, i)) {
+			TRY(table(a, i, f, (ir_val)(2 + i - first), nb));
+			continue;
+		}
 		for (int d = 0; d < nb + 3; d++)
 			NEED(t->dim[d] == 1 || t->dim[d] == (d < nb + 2 ? q->dim[d] : k->dim[nb]), "dimension %d of operand %u is %lld", d, i, (long long)t->dim[d]);
 		NEED(ru_scalar_of(a, ru_param_t(a, f, 1 + i - first), (enum dtype)t->dtype), "function '%s' takes no scalar of operand %u's type",
@@ -235,6 +254,8 @@ struct err *ru_attention(const struct at *a)
 		NEED(cls(t) == DT_FLOAT && t->rank == a->in[i]->rank && !memcmp(t->dim, a->in[i]->dim, sizeof *t->dim * t->rank) && (result_t(a, i) == 0 || a->m->type.p[result_t(a, i)].dtype == t->dtype),
 		     "operand %u is not what result %u is added to", n + i, i);
 	}
+	for (uint32_t i = 3; i < 3 + tallies; i++)
+		NEED(result_t(a, i) == 0 || a->m->type.p[result_t(a, i)].dtype == sum, "result %u is not of %s", i, dtype_info[sum].name);
 	bool parts = a->o->kind == IR_attention && a->o->nout == 3;
 	NEED(!parts || result_t(a, 0) == 0 || a->m->type.p[result_t(a, 0)].dtype == DT_bf16, "o in two parts of another type than bf16");
 	for (uint32_t i = 1; i < (parts ? 2 : a->o->nout) && !grad; i++) {

@@ -388,6 +388,13 @@ static struct err *sh_dot(const struct at *a, struct shape *s)
 static void sh_attention(const struct at *a, uint32_t i, struct shape *s)
 {
 	bool grad = a->o->kind == IR_attention_grad || a->o->kind == IR_attention_grad_add, o = i == 0 || (i == 2 && a->o->kind == IR_attention);
+	if (grad && i > 2) {                     /* a sum by an index, as long as the op says */
+		ir_type t = result_t(a, i);
+		like(s, a->in[0]);
+		s->dim[s->rank - 3] = s->dim[s->rank - 2] = 1;
+		s->dim[s->rank - 1] = t && a->m->type.p[t].rank == s->rank ? a->m->type.p[t].dim[s->rank - 1] : 1;
+		return;
+	}
 	like(s, operand(a, grad ? i : 0));
 	if (!grad && !o)
 		s->rank--;

@@ -11,7 +11,9 @@
 /* A thread's memory: vectors of d, e and s elements, and what the function works in. */
 struct ref {
 	struct attention x;
-	size_t q, o, d_o, kv, row, slope, weight, in, raw, fn, acc;      /* from the scratch's begin */
+	size_t q, o, d_o, kv, row, slope, weight, in, raw, fn, acc, at, tally;      /* from the scratch's begin; at: indices of a row, tally: sums by them */
+	size_t *table;           /* of each operand of scores, where it is brought if it is a table */
+	int64_t *length;         /* of tables; 0: it is none */
 };
 
 /* n elements of view i from p on, which lie along its last dimension but back, as f64. */
@@ -72,10 +74,11 @@ static void load_row(const struct prog_kern *k, const struct ref *r, char *const
 static void scores(const struct prog_kern *k, const struct ref *r, char *const *ptr, int64_t b, int64_t g, int64_t t, char *mem)
 {
 	const struct attention *x = &r->x;
-	double *q = (double *)(mem + r->q), *kv = (double *)(mem + r->kv), *out[3] = { (double *)(mem + r->row) };
+	double *q = (double *)(mem + r->q), *kv = (double *)(mem + r->kv), *out[ATT_OUT] = { (double *)(mem + r->row) };
+	int first = x->nout - x->ntally;
 	load_row(k, r, ptr, ATT_Q, b, g, t, mem, q);
 	for (int i = 1; i < x->nout; i++)
-		out[i] = (double *)(mem + (x->grad && i == 1 ? r->slope : r->weight));
+		out[i] = i >= first ? (double *)(mem + r->at) + (i - first) * x->s : (double *)(mem + (x->grad && i == 1 ? r->slope : r->weight));
 	for (int64_t s0 = 0; s0 < x->s; s0 += KERN_STRIP) {
 		int64_t n = MIN(KERN_STRIP, x->s - s0);
 		for (int64_t j = 0; j < n; j++) {
@@ -85,7 +88,7 @@ static void scores(const struct prog_kern *k, const struct ref *r, char *const *
 				sum += q[i] * kv[i];
 			out[0][s0 + j] = sum;
 		}
-		const void **in = (const void **)(mem + r->in), *res[3];
+		const void **in = (const void **)(mem + r->in), *res[ATT_OUT];
 		char *to = mem + r->in + sizeof *in * (size_t)(1 + x->nextra);
 		to += -(uintptr_t)to & 63;
 		kern_elem(ELEM_convert, DT_f64, x->sum)(n, to, out[0] + s0, NULL, NULL);
@@ -94,12 +97,18 @@ static void scores(const struct prog_kern *k, const struct ref *r, char *const *
 			const struct prog_view *v = &k->v[x->first + i];
 			int bytes = dt_bytes(v->dtype);
 			int64_t step = v->dim[x->nb + 2] == 1 ? 0 : v->stride[x->nb + 2] * bytes;
+			if (r->length[i]) {
+				in[1 + i] = mem + r->table[i];
+				if (!s0)
+					move_strided(bytes, r->length[i], mem + r->table[i], bytes, attention_at(k, ptr, x, x->first + i, b), step);
+				continue;
+			}
 			in[1 + i] = to += KERN_STRIP * 8;
 			move_strided(bytes, n, to, bytes, row_at(k, x, x->first + i, attention_at(k, ptr, x, x->first + i, b), g, t) + s0 * step, step);
 		}
 		plan_run(x->fn, n, in, NULL, res, mem + r->fn);
 		for (int i = 0; i < x->nout; i++)
-			kern_elem(ELEM_convert, x->sum, DT_f64)(n, out[i] + s0, res[i], NULL, NULL);
+			kern_elem(ELEM_convert, (enum dtype)x->fn->out_type[i], DT_f64)(n, out[i] + s0, res[i], NULL, NULL);
 	}
 }
 
@@ -145,6 +154,35 @@ static double one(const struct prog_kern *k, const struct attention *x, char *co
 	return v;
 }
 
+static int64_t tally_length(const struct prog_kern *k, const struct attention *x, int i) { return k->v[k->nin + 3 + i].dim[x->nb + 2]; }
+
+/* dx of a row's key j is added to what its indices name. */
+static void tally(const struct prog_kern *k, const struct ref *r, int64_t j, double dx, char *mem)
+{
+	const struct attention *x = &r->x;
+	const double *at = (const double *)(mem + r->at) + j;
+	double *sum = (double *)(mem + r->tally);
+	for (int i = 0; i < x->ntally; i++, at += x->s) {
+		int64_t n = tally_length(k, x, i);
+		if (*at >= 0 && *at < (double)n)
+			sum[(int64_t)*at] += dx;
+		sum += n;
+	}
+}
+
+static void store_tallies(const struct prog_kern *k, const struct ref *r, char *const *ptr, int64_t b, char *mem)
+{
+	const double *sum = (const double *)(mem + r->tally);
+	for (int i = 0; i < r->x.ntally; i++) {
+		const struct prog_view *v = &k->v[k->nin + 3 + i];
+		int64_t n = tally_length(k, &r->x, i);
+		char *to = attention_at(k, ptr, &r->x, k->nin + 3 + i, b);
+		for (int64_t j = 0; j < n; j++, to += v->stride[r->x.nb + 2] * dt_bytes(v->dtype))
+			kern_elem(ELEM_convert, DT_f64, (enum dtype)v->dtype)(1, to, &sum[j], NULL, NULL);
+		sum += n;
+	}
+}
+
 static void run_ref_grad(const struct prog_kern *k, const struct kern_state *s, int phase, char *const *ptr, int64_t t0, int64_t t1, void *scratch)
 {
 	const struct ref *r = s->priv;
@@ -156,6 +194,7 @@ static void run_ref_grad(const struct prog_kern *k, const struct kern_state *s, 
 	for (int64_t b = t0; b < t1; b++) {
 		double *dk = (double *)(mem + r->acc), *dv = dk + x->s * x->d;
 		memset(dk, 0, sizeof *dk * (size_t)(x->s * (x->d + x->e)));
+		memset(mem + r->tally, 0, r->acc - r->tally);
 		for (int64_t g = 0; g < x->g; g++)
 			for (int64_t t = 0; t < x->t; t++) {
 				double l = one(k, x, ptr, ATT_L, b, g, t), delta = one(k, x, ptr, ATT_DELTA, b, g, t);
@@ -177,6 +216,7 @@ static void run_ref_grad(const struct prog_kern *k, const struct kern_state *s, 
 						dq[i] += dx * kv[i];
 						dk[j * x->d + i] += dx * q[i];
 					}
+					tally(k, r, j, dx, mem);
 				}
 				char *to = row_at(k, x, k->nin, attention_at(k, ptr, x, k->nin, b), g, t);
 				if (x->add)
@@ -197,6 +237,7 @@ static void run_ref_grad(const struct prog_kern *k, const struct kern_state *s, 
 					sum[i] += kv[i];
 				store(k, k->nin + out, to, n, mem + r->raw, sum);
 			}
+		store_tallies(k, r, ptr, b, mem);
 	}
 }
 
@@ -225,6 +266,17 @@ static struct err *make(const struct prog_kern *k, struct kern_state *s)
 	r->weight = room(s, x->weighted ? x->s * 8 : 0);
 	r->in = room(s, (int64_t)sizeof(void *) * (1 + x->nextra) + 64 + (1 + x->nextra) * KERN_STRIP * 8);
 	r->fn = room(s, (int64_t)x->fn->scratch);
+	r->at = room(s, x->ntally * x->s * 8);
+	int64_t sums = 0;
+	for (int i = 0; i < x->ntally; i++)
+		sums += tally_length(k, x, i);
+	r->table = ARENA_NEW(&s->a, size_t, x->nextra + 1);
+	r->length = ARENA_NEW(&s->a, int64_t, x->nextra + 1);
+	for (int i = 0; i < x->nextra; i++) {
+		r->length[i] = attention_table(k->expr, 1 + i);
+		r->table[i] = room(s, r->length[i] * dt_bytes(k->v[x->first + i].dtype));
+	}
+	r->tally = room(s, sums * 8);
 	r->acc = room(s, x->grad ? x->s * (x->d + x->e) * 8 : 0);
 	s->tiles = x->grad ? x->batch : x->batch * x->g * x->t;
 	s->run = x->grad ? run_ref_grad : run_ref;

@@ -7,6 +7,7 @@
 #include <math.h>
 
 /* Operands and results by name; what scores are made from begins at ATT_EXTRA or ATT_GRAD_EXTRA. */
+enum { ATT_TALLIES = 4, ATT_OUT = 3 + ATT_TALLIES };             /* sums by an index, and results of the function, at most */
 enum { ATT_Q, ATT_K, ATT_V, ATT_EXTRA, ATT_L = 3, ATT_DO, ATT_DELTA, ATT_GRAD_EXTRA };
 struct attention {
 	bool grad, add, part, log, below;/* add: results are added to what is there; part: results are o, m and z, else o, and l if log; below: and what o lacks */
@@ -15,10 +16,13 @@ struct attention {
 	struct { int n; int64_t len; } keys, rows;      /* keys and values, and of a gradient q and do, lie in so many arrays, one after the other, of len each */
 	enum dtype sum;                  /* f32 or f64 */
 	int first, nextra;               /* the first operand that scores are made from, and how many */
-	int nout;                        /* results of the function: score, slope if grad, weight if it has one */
+	int nout;                        /* results of the function: score, slope if grad, weight if it has one, then an index for each tally */
+	int ntally;                      /* sums of dx by an index, results behind dk and dv */
 	bool weighted;
 	struct plan *fn;                 /* inputs: x in the type of sums, then a scalar of each such operand */
 };
+/* How many elements input i of the function has, if it is a table; 0: it is a scalar; -1: it is used as both. */
+int32_t attention_table(const struct prog_expr *e, int i);
 /* INVALID where the kernel's views are not those of an attention. */
 struct err *attention_make(const struct prog_kern *k, struct arena *a, struct attention *x);
 /* Of batch b of view i: where its element 0 .. 0 of the other dimensions lies. */
@@ -176,7 +180,7 @@ void att_bound_any(enum dtype dt, struct att_bound *b);
 bool att_number(enum dtype dt, const char *p, double *out);
 
 /* An operand that scores are made from, in bytes; stride 0 where it is the same along a dimension. */
-struct att_extra { int view, es; enum dtype dt; int64_t sg, st, ss; bool by_row, by_key; };
+struct att_extra { int view, es; enum dtype dt; int64_t sg, st, ss; bool by_row, by_key; int32_t table; size_t at; };      /* table: its length, if it is one; at: where in the function's scratch it is brought, 0: it is read where it lies */
 
 /* How a gradient or a forward pass sees an attention: a tile's rows and columns are queries and keys, or, turned, keys and queries.
  * Queries that share keys are one row of rows: row r is query r % t of group r / t. */
@@ -191,16 +195,18 @@ struct att_plan {
 	struct att_range range;
 	struct plan *mask;       /* of range.pred, or NULL */
 	/* scratch of the function for one strip, from its begin */
-	size_t fn_base, fn_have, fn_in, fn_mem, fn_mask, fn_reg, fn_bytes;
+	size_t fn_base, fn_have, fn_in, fn_mem, fn_mask, fn_reg, fn_table, fn_bytes;      /* fn_table: bounds of tables */
 };
 /* False: no fast form for the types. */
 bool att_plan_make(const struct prog_kern *k, const struct attention *x, bool turned, struct arena *a, struct att_plan *p);
 
 /* Operands of batch b are what att_score and att_tile_bounds read from here on; mem: scratch of the function. */
 void att_extra_start(const struct att_plan *p, const struct prog_kern *k, char *const *ptr, int64_t b, char *mem);
+/* What a function gives beside scores, as [rows][ATT_COLS]; NULL where there is none. */
+struct att_rest { float *slope, *weight; int32_t *at[ATT_TALLIES]; };
 /* Scores and what else the function gives of a tile: n0 rows from i0 on, n1 columns from j0 on, products in x; columns from n1 on are made -inf.
- * x is overwritten by the scores; rest: slope and weight as [rows][ATT_COLS], or NULL where there is none. */
-void att_score(const struct att_plan *p, int64_t i0, int n0, int64_t j0, int n1, float *x, float *rest[2], char *mem);
+ * x is overwritten by the scores. */
+void att_score(const struct att_plan *p, int64_t i0, int n0, int64_t j0, int n1, float *x, const struct att_rest *rest, char *mem);
 
 /* Of a tile whose score is x * c or nothing: bits of columns where it is x * c are kept in each row's mask. */
 void att_mask(const struct att_plan *p, int64_t i0, int n0, int64_t j0, uint32_t *mask, char *mem);

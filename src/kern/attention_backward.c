@@ -15,6 +15,8 @@
 enum { BLOCK = 128, MOST_ROWS = 2 * BLOCK, PANELS = MOST_ROWS / ATT_COLS, GROUPS = BLOCK / 6, WIDE_L2 = 2 << 20, MANY = 32, FEW = 8, MOST_OWN = 4, MOST_OWN_F32 = 3, OWN_BYTES = 1400 << 10, FEW_BYTES = 1 << 20 };
 #define NOTHING (-104.0)             /* exp of less is 0 */
 
+#define T512 __attribute__((target("avx512f,avx512bw,avx512vl")))
+
 /* Where a sum is kept until it is complete: in the result; its upper half there, if that is bf16, and the lower one in shared
  * memory; all of it there. */
 enum home { THERE, HALF, APART };
@@ -35,10 +37,12 @@ struct bwd {
 	size_t k_row, v_row, k_turned, k_bad, k_norm, k_lo, k_hi, k_bytes;
 	size_t q_col, o_col, q_step, o_step, numbers, r_least, r_norm, r_lo, r_hi, r_bytes;
 	size_t dkv_bytes;                /* sums of keys and values of a block */
+	int64_t tally_all, tally_from[ATT_TALLIES + 1];            /* lengths of sums by an index: of all, and where each one's begin */
+	size_t tally_at;                 /* in shared memory, for each tile of the grid */
 	bool few;                        /* those of all tiles are few: from phase to phase they lie in shared memory, as they are */
 	size_t few_at;
 	/* scratch */
-	size_t key_at, sums_at, rows_at, s_at, y_at, slope_at, flat_at, w_at, p_at, dx_at, panel_at, dq_tile, row_at, dense_at, tmp_at, fn_at;
+	size_t key_at, sums_at, rows_at, s_at, y_at, slope_at, flat_at, w_at, index_at, p_at, dx_at, panel_at, dq_tile, row_at, dense_at, tmp_at, fn_at;
 };
 
 /* Of each row of a block: l, what that float lacks, and delta, for scores that are made by the function, and for products times c. */
@@ -240,6 +244,73 @@ static bool all_hidden(const float *s, int64_t n)
 	return i == n;
 }
 
+/* --- sums of dx by an index ------------------------------------------------------------------ */
+
+/* Those that tile `tile` of the grid has for tally i, in shared memory: f64, and summed up when it has met all rows. */
+static double *tally_of(const struct run *r, int64_t tile, int i) { return (double *)(void *)(r->shared + r->f->tally_at) + tile * r->f->tally_all + r->f->tally_from[i]; }
+
+/* sum[at + j], or at - j, += dx[j], where the indices are such. */
+static inline __attribute__((always_inline)) bool tally_line(int n, const int32_t *at, const float *dx, int64_t length, double *sum)
+{
+	int up = 1, down = 1;
+	for (int j = 0; j < n; j++) {
+		up &= at[j] == at[0] + j;
+		down &= at[j] == at[0] - j;
+	}
+	if (!(up | down) || at[0] < 0 || at[0] >= length || at[n - 1] < 0 || at[n - 1] >= length)
+		return false;
+	sum += up ? at[0] : at[n - 1];
+	for (int j = 0; j < n && up; j++)
+		sum[j] += dx[j];
+	for (int j = 0; j < n && !up; j++)
+		sum[j] += dx[n - 1 - j];
+	return true;
+}
+
+T512 static bool tally_line_512(int n, const int32_t *at, const float *dx, int64_t length, double *sum) { return tally_line(n, at, dx, length, sum); }
+
+/* dx of a tile of n0 keys and n1 rows, ld bytes apart. */
+static void tally(const struct run *r, const char *dx, int64_t ld, int n0, int n1, const struct att_rest *rest)
+{
+	const struct bwd *f = r->f;
+	for (int i = 0; i < n0; i++, dx += ld) {
+		float row[ATT_COLS];
+		if (f->p.v->es == 2)
+			kern_isa_get()->bf16_f32(n1, row, dx, NULL, NULL);
+		else
+			memcpy(row, dx, sizeof *row * (size_t)n1);
+		for (int k = 0; k < f->p.x.ntally; k++) {
+			const int32_t *at = rest->at[k] + i * ATT_COLS;
+			double *sum = tally_of(r, r->tile, k);
+			int64_t length = f->tally_from[k + 1] - f->tally_from[k];
+			if ((cpu_get()->avx512 ? tally_line_512 : tally_line)(n1, at, row, length, sum))
+				continue;
+			for (int j = 0; j < n1; j++)
+				if (at[j] >= 0 && at[j] < length)
+					sum[at[j]] += row[j];
+		}
+	}
+}
+
+/* A part of the sums of all tiles of a batch. */
+static void join_tallies(const struct run *r)
+{
+	const struct bwd *f = r->f;
+	int64_t part = r->tile / f->some;
+	for (int i = 0; i < f->p.x.ntally; i++) {
+		int64_t n = f->tally_from[i + 1] - f->tally_from[i];
+		int view = r->k->nin + 3 + i;
+		char *to = attention_at(r->k, r->ptr, &f->p.x, view, r->b);
+		for (int64_t j = n * part / f->parts; j < n * (part + 1) / f->parts; j++) {
+			double sum = 0;
+			for (int64_t q = 0; q < f->parts; q++)
+				sum += tally_of(r, q * f->some + r->slot, i)[j];
+			float one = (float)sum;
+			memcpy(to + j * r->k->v[view].stride[f->p.x.nb + 2] * (int64_t)sizeof one, &one, sizeof one);
+		}
+	}
+}
+
 /* False: no score of it counts. */
 static bool tile(struct run *r, int64_t g, int t)
 {
@@ -247,7 +318,8 @@ static bool tile(struct run *r, int64_t g, int t)
 	const struct att_plan *p = &f->p;
 	const struct att_variant *v = p->v;
 	int64_t es = v->es, mr = v->mr, i0 = r->kb * f->kb + g * mr, j0 = r->rb * f->block + t * ATT_COLS;
-	float *s = (float *)(void *)(r->mem + f->s_at), *y = (float *)(void *)(r->mem + f->y_at), c = 1, *slope = NULL, *w = NULL;
+	float *s = (float *)(void *)(r->mem + f->s_at), *y = (float *)(void *)(r->mem + f->y_at), c = 1;
+	struct att_rest rest = { 0 };
 	const float (*num)[MOST_ROWS] = (const float (*)[MOST_ROWS])(const void *)(r->row + f->numbers);
 	bool plain = r->kind[g][t] == PLAIN, raw = plain && p->raw;
 	v->micro(p->dk * es / 4, r->key + f->k_row + (size_t)(g * mr * p->dc * es), p->dc * es, r->row + f->q_col + (size_t)(t * ATT_COLS * p->dk * es), s, false);
@@ -255,12 +327,13 @@ static bool tile(struct run *r, int64_t g, int t)
 		c = p->range.c;
 	} else if (plain) {
 		v->soft->scale((int)mr, s, p->range.c);
-		slope = (float *)(void *)(r->mem + f->flat_at);
+		rest.slope = (float *)(void *)(r->mem + f->flat_at);
 	} else {
-		float *rest[2] = { (float *)(void *)(r->mem + f->slope_at), p->x.weighted ? (float *)(void *)(r->mem + f->w_at) : NULL };
-		att_score(p, i0, (int)mr, j0, (int)MIN(ATT_COLS, p->rows - j0), s, rest, r->mem + f->fn_at);
-		slope = rest[0];
-		w = rest[1];
+		rest.slope = (float *)(void *)(r->mem + f->slope_at);
+		rest.weight = p->x.weighted ? (float *)(void *)(r->mem + f->w_at) : NULL;
+		for (int i = 0; i < p->x.ntally; i++)
+			rest.at[i] = (int32_t *)(void *)(r->mem + f->index_at) + i * ATT_MOST_MR * ATT_COLS;
+		att_score(p, i0, (int)mr, j0, (int)MIN(ATT_COLS, p->rows - j0), s, &rest, r->mem + f->fn_at);
 		if (all_hidden(s, mr * ATT_COLS))
 			return false;
 	}
@@ -271,8 +344,10 @@ static bool tile(struct run *r, int64_t g, int t)
 	if (r->key[f->k_bad] || has_none(l))
 		drop_dead((int)mr, s, y, l, c * LOG2E, less);
 	int64_t ld = f->block * es, at = g * mr * ld + t * ATT_COLS * es;
-	v->soft->backward((int)mr, s, y, l, c * LOG2E, less, num[raw ? DELTA_C : DELTA] + t * ATT_COLS, c, slope, w, r->mem + f->p_at + at, r->mem + f->dx_at + at, ld,
-	                  r->mem + f->panel_at + (size_t)((t * f->kpad + g * mr) * ATT_COLS * es));
+	v->soft->backward((int)mr, s, y, l, c * LOG2E, less, num[raw ? DELTA_C : DELTA] + t * ATT_COLS, c, rest.slope, rest.weight, r->mem + f->p_at + at, r->mem + f->dx_at + at,
+	                  ld, r->mem + f->panel_at + (size_t)((t * f->kpad + g * mr) * ATT_COLS * es));
+	if (p->x.ntally)
+		tally(r, r->mem + f->dx_at + at, ld, (int)MIN(mr, p->x.s - i0), (int)MIN(ATT_COLS, p->rows - j0), &rest);
 	return true;
 }
 
@@ -364,7 +439,6 @@ static inline __attribute__((always_inline)) void keep_halves(int64_t n, const f
 	}
 }
 
-#define T512 __attribute__((target("avx512f,avx512bw,avx512vl")))
 T512 static void add_halves_512(int64_t n, float *x, const uint16_t *hi, const uint16_t *lo) { add_halves(n, x, hi, lo); }
 T512 static void add_floats_512(int64_t n, float *x, const float *sum) { add_floats(n, x, sum); }
 T512 static void keep_halves_512(int64_t n, const float *x, uint16_t *hi, uint16_t *lo) { keep_halves(n, x, hi, lo); }
@@ -567,15 +641,24 @@ static void rows(struct run *r, int64_t k0, bool may, bool first, bool last, boo
 		add_rows(r, first, last);
 }
 
+/* For as many batches as are made at once. */
+static int64_t phases_of(const struct bwd *f) { return f->parts * f->steps + (f->p.x.ntally > 0); }
+
 static void part(struct run *r, int64_t phase)
 {
 	const struct bwd *f = r->f;
-	int64_t turn = phase % f->parts, step = phase / f->parts % f->steps, i = r->tile / f->some, k0 = (step * f->parts + i) * f->own;
-	bool first = phase % (f->parts * f->steps) == 0, last = (phase + 1) % (f->parts * f->steps) == 0, begun = f->few && turn > 0;
+	int64_t all = f->parts * f->steps, at = phase % phases_of(f), turn = at % f->parts, step = at / f->parts, i = r->tile / f->some, k0 = (step * f->parts + i) * f->own;
+	bool first = at == 0, last = at + 1 == all, begun = f->few && turn > 0;
 	r->slot = r->tile % f->some;
-	r->b = phase / f->parts / f->steps * f->some + r->slot;
+	r->b = phase / phases_of(f) * f->some + r->slot;
 	if (r->b >= f->p.x.batch)
 		return;
+	if (at == all) {
+		join_tallies(r);
+		return;
+	}
+	if (first)
+		memset(tally_of(r, r->tile, 0), 0, sizeof(double) * (size_t)f->tally_all);
 	r->sums = (float *)(void *)(f->few ? r->shared + f->few_at + (size_t)(r->tile * f->own) * f->dkv_bytes : r->mem + f->sums_at);
 	att_extra_start(&f->p, r->k, r->ptr, r->b, r->mem + f->fn_at);
 	if (f->blocks && turn == 0)
@@ -691,6 +774,7 @@ static void lay_out(struct bwd *f, struct kern_state *s)
 	find_home(&f->dq, f->some * p->rows, f->parts * f->steps > 1, &s->shared);
 	f->seen_rows = att_room(&s->shared, f->blocks ? f->some * f->nrb * (2 * p->x.nextra + 1) * 8 : 0);
 	f->seen_keys = att_room(&s->shared, f->blocks ? f->some * f->parts * 2 * p->x.nextra * 8 : 0);
+	f->tally_at = att_room(&s->shared, f->some * f->parts * f->tally_all * 8);
 	size_t *n = &s->scratch;
 	int64_t numbers = ATT_MOST_MR * ATT_COLS * 4;
 	f->key_at = att_room(n, f->own * (int64_t)f->k_bytes);
@@ -701,6 +785,7 @@ static void lay_out(struct bwd *f, struct kern_state *s)
 	f->slope_at = att_room(n, numbers);
 	f->flat_at = att_room(n, f->p.raw ? 0 : numbers);
 	f->w_at = att_room(n, p->x.weighted ? numbers : 0);
+	f->index_at = att_room(n, p->x.ntally * numbers);
 	f->p_at = att_room(n, f->kb * f->block * es);
 	f->dx_at = att_room(n, f->kb * f->block * es);
 	size_t end = f->p_at;      /* of what is needed while blocks are packed and results leave, when there are no p and dx */
@@ -740,11 +825,13 @@ bool attention_backward(const struct prog_kern *k, const struct attention *x, st
 	f->norms = !f->p.range.plain && x->nextra;
 	if (!f->p.range.plain)
 		f->p.range.c = 1;
+	for (int i = 0; i < x->ntally; i++)
+		f->tally_all = f->tally_from[i + 1] = f->tally_from[i] + k->v[k->nin + 3 + i].dim[x->nb + 2];
 	lay_out_blocks(f);
 	share_out(f);
 	lay_out(f, s);
 	s->tiles = f->some * f->parts;
-	s->phases = (int)((x->batch + f->some - 1) / f->some * f->steps * f->parts);
+	s->phases = (int)((x->batch + f->some - 1) / f->some * phases_of(f));
 	s->run = run;
 	s->priv = f;
 	return true;

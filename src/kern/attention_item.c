@@ -185,15 +185,15 @@ static void score_tile(struct run *r, int64_t i0, int64_t at, int t, bool plain,
 	const struct att_plan *p = &f->p;
 	const struct att_variant *v = p->v;
 	int rows = rows_of(r, i0), n1 = (int)MIN(ATT_COLS, p->x.s - r->at->k0 - t * ATT_COLS);
-	float *w = NULL, *rest[2] = { NULL, NULL };
+	struct att_rest rest = { 0 };
 	bool raw = plain && p->raw;
 	float *s = r->one;
 	if (!made)
 		products(r, rows, a, b, s);
 	if (!plain) {
 		if (p->x.weighted)
-			w = rest[1] = (float *)(void *)(r->mem + f->w_at);
-		att_score(p, r->r0 + i0, rows, r->at->k0 + t * ATT_COLS, n1, s, rest, r->mem + f->fn_at);
+			rest.weight = (float *)(void *)(r->mem + f->w_at);
+		att_score(p, r->r0 + i0, rows, r->at->k0 + t * ATT_COLS, n1, s, &rest, r->mem + f->fn_at);
 	} else if (!made) {
 		if (!raw)
 			v->soft->scale(rows, s, p->range.c);
@@ -205,7 +205,7 @@ static void score_tile(struct run *r, int64_t i0, int64_t at, int t, bool plain,
 		raise_refs(r, s, i0, at * v->mr, rows, v->stream ? t / HALF * HALF : r->t0, t, raw);
 	if (r->top)
 		v->soft->raise(rows, s, raw ? p->range.c : 1, r->top + i0);
-	v->soft->forward(rows, s, (raw ? r->ref.mx : r->ref.m) + i0, raw ? f->c2 : LOG2E, (raw ? r->ref.lessx : r->ref.less) + i0, w, to, f->p_row, r->l + i0,
+	v->soft->forward(rows, s, (raw ? r->ref.mx : r->ref.m) + i0, raw ? f->c2 : LOG2E, (raw ? r->ref.lessx : r->ref.less) + i0, rest.weight, to, f->p_row, r->l + i0,
 	                 r->z ? r->z + i0 : NULL);
 }
 

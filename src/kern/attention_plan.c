@@ -18,6 +18,41 @@ static int piece_of(const struct attention *x, int i)
 	return i < first_piece(x, ATT_V) ? ATT_K : i < first_piece(x, ATT_Q) ? ATT_V : i < first_piece(x, ATT_DO) ? ATT_Q : ATT_DO;
 }
 
+int32_t attention_table(const struct prog_expr *e, int input)
+{
+	int32_t n = 0, own;
+	bool scalar = false;
+	for (int i = 0; i < e->n; i++)
+		for (int j = 0; j < prog_ins_nin(e->ins[i].fn); j++) {
+			if (e->ins[i].src[j] != input)
+				continue;
+			if (e->ins[i].fn != EXPR_LOOK || j) {
+				scalar = true;
+				continue;
+			}
+			memcpy(&own, e->ins[i].imm, sizeof own);
+			if (own < 1 || (n && own != n))
+				return -1;
+			n = own;
+		}
+	for (int i = 0; i < e->nout; i++)
+		scalar |= e->out[i] == input;
+	return n && scalar ? -1 : n;
+}
+
+/* Tables, which are the same for all queries and keys of a batch, are as long as the function says, and sums by an index are of the type of sums. */
+static struct err *check_tables(const struct prog_kern *k, const struct attention *x)
+{
+	for (int i = 0; i < x->nextra + x->ntally; i++) {
+		const struct prog_view *v = &k->v[i < x->nextra ? x->first + i : k->nin + 3 + i - x->nextra];
+		int32_t n = i < x->nextra ? attention_table(k->expr, 1 + i) : 0;
+		if (n < 0 || v->rank != x->nb + 3 || ((n || i >= x->nextra) && (v->dim[x->nb] != 1 || v->dim[x->nb + 1] != 1)) || (n && v->dim[x->nb + 2] != n) || v->dim[x->nb + 2] > INT32_MAX ||
+		    (i >= x->nextra && ((enum dtype)v->dtype != x->sum || x->fn->out_type[x->nout - x->ntally + i - x->nextra] != DT_i32)))
+			return ERR(INVALID, "kernel '%s' of a table that is none", prog_kern_name[k->id]);
+	}
+	return NULL;
+}
+
 struct err *attention_make(const struct prog_kern *k, struct arena *a, struct attention *x)
 {
 	bool add = k->id == KERN_attention_grad_add, grad = add || k->id == KERN_attention_grad;
@@ -26,13 +61,15 @@ struct err *attention_make(const struct prog_kern *k, struct arena *a, struct at
 	if (keys < 1 || keys > k->nin || rows < 1 || rows > k->nin)
 		return ERR(INVALID, "kernel '%s' of %lld and %lld pieces", prog_kern_name[k->id], (long long)keys, (long long)rows);
 	bool below = !grad && k->nout == 3 && k->v[k->nin + 2].dtype == DT_i8, part = !grad && k->nout == 3 && !below;
-	*x = (struct attention){ .grad = grad, .add = add, .part = part, .log = !grad && !part && k->nout > 1, .below = below, .first = first, .nextra = (int)nextra, .sum = DT_f32 };
-	if (nextra < 0 || k->nout < (grad ? 3 : 1) || k->nout > 3 || !k->expr || k->expr->nin != 1 + nextra || k->expr->nout < least || k->expr->nout > least + 1)
+	int tallies = grad && !add ? k->nout - 3 : 0;
+	*x = (struct attention){ .grad = grad, .add = add, .part = part, .log = !grad && !part && k->nout > 1, .below = below, .first = first, .nextra = (int)nextra, .ntally = tallies, .sum = DT_f32 };
+	if (nextra < 0 || k->nout < (grad ? 3 : 1) || k->nout > 3 + tallies || tallies > ATT_TALLIES || !k->expr || k->expr->nin != 1 + nextra || k->expr->nout < least + tallies ||
+	    k->expr->nout > least + 1 + tallies)
 		return ERR(INVALID, "kernel '%s' with %d operands, %d results and no function for them", prog_kern_name[k->id], k->nin, k->nout);
 	const struct prog_view *q = &k->v[ATT_Q], *key = &k->v[ATT_K], *v = &k->v[ATT_V];
 	x->nb = q->rank - 3;
 	x->nout = k->expr->nout;
-	x->weighted = x->nout > least;
+	x->weighted = x->nout - tallies > least;
 	if (x->nb < 0 || key->rank != x->nb + 2 || v->rank != x->nb + 2)
 		return ERR(INVALID, "kernel '%s' of ranks %d, %d and %d", prog_kern_name[k->id], q->rank, key->rank, v->rank);
 	if (x->below && k->v[k->nin].dtype != DT_bf16)
@@ -57,7 +94,8 @@ struct err *attention_make(const struct prog_kern *k, struct arena *a, struct at
 		if (p->dtype != as->dtype || p->rank != as->rank || memcmp(p->dim, as->dim, n) || memcmp(p->stride, as->stride, n))
 			return ERR(INVALID, "kernel '%s' of pieces that are not alike", prog_kern_name[k->id]);
 	}
-	return plan_make(a, k->expr, &x->fn);
+	TRY(plan_make(a, k->expr, &x->fn));
+	return check_tables(k, x);
 }
 
 char *attention_at(const struct prog_kern *k, char *const *ptr, const struct attention *x, int i, int64_t b)
@@ -122,7 +160,7 @@ static bool types_fit(const struct prog_kern *k, const struct attention *x)
 {
 	if (x->sum != DT_f32 || k->expr->in_type[0] != DT_f32)
 		return false;
-	for (int i = 0; i < x->nout; i++)
+	for (int i = 0; i < x->nout - x->ntally; i++)
 		if (x->fn->out_type[i] != DT_f32)
 			return false;
 	for (int i = 0; i < k->nin + k->nout; i++) {
@@ -147,6 +185,8 @@ bool att_plan_make(const struct prog_kern *k, const struct attention *x, bool tu
 	p->dc = att_pad(x->d, ATT_COLS);
 	p->ec = att_pad(x->e, ATT_COLS);
 	p->extra = ARENA_NEW(a, struct att_extra, x->nextra + 1);
+	p->fn_base = att_room(&p->fn_bytes, (int64_t)sizeof(void *) * (1 + x->nextra));
+	p->fn_table = att_room(&p->fn_bytes, (int64_t)sizeof(struct kern_bound) * x->nextra);
 	for (int i = 0; i < x->nextra; i++) {
 		const struct prog_view *v = &k->v[x->first + i];
 		const int64_t *dim = v->dim + x->nb, *st = v->stride + x->nb;
@@ -154,6 +194,11 @@ bool att_plan_make(const struct prog_kern *k, const struct attention *x, bool tu
 		struct att_extra *e = &p->extra[i];
 		*e = (struct att_extra){ .view = x->first + i, .es = es, .dt = (enum dtype)v->dtype, .sg = dim[0] == 1 ? 0 : st[0] * es,
 		                         .st = dim[1] == 1 ? 0 : st[1] * es, .ss = dim[2] == 1 ? 0 : st[2] * es };
+		e->table = attention_table(k->expr, 1 + i);
+		if (e->table) {
+			e->at = st[2] == 1 ? 0 : att_room(&p->fn_bytes, (int64_t)es * e->table);
+			e->ss = 0;
+		}
 		e->by_row = e->sg || e->st;
 		e->by_key = e->ss != 0;
 	}
@@ -161,7 +206,6 @@ bool att_plan_make(const struct prog_kern *k, const struct attention *x, bool tu
 	p->raw = p->v->es == 2;
 	if (p->range.pred && !turned)
 		err_free(plan_make(a, att_range_pred(a, &p->range), &p->mask));      /* of what was made already */
-	p->fn_base = att_room(&p->fn_bytes, (int64_t)sizeof(void *) * (1 + x->nextra));
 	p->fn_have = att_room(&p->fn_bytes, 8);
 	p->fn_in = att_room(&p->fn_bytes, att_pad((int64_t)sizeof(void *) * (1 + x->nextra), 64) + x->nextra * KERN_STRIP * 8);
 	p->fn_mem = att_room(&p->fn_bytes, (int64_t)x->fn->scratch);

@@ -386,7 +386,7 @@ static void mark_needed(const struct prog_expr *e, int pred, uint8_t *need)
 	need[pred] = 1;
 	for (int i = pred; i >= e->nin; i--) {
 		const struct prog_ins *x = &e->ins[i - e->nin];
-		int nin = !need[i] || x->fn == EXPR_IMM ? 0 : x->fn == EXPR_ROUND ? 1 : elem_info[x->fn].nin;
+		int nin = need[i] ? prog_ins_nin(x->fn) : 0;
 		for (int j = 0; j < nin; j++)
 			need[x->src[j]] = 1;
 	}
@@ -435,11 +435,11 @@ void att_range_make(struct arena *a, const struct prog_expr *e, const struct att
 {
 	int nreg = e->nin + e->n;
 	*r = (struct att_range){ .e = e, .grad = x->grad, .is_plain = ARENA_NEW(a, uint8_t, nreg), .is_slope = ARENA_NEW(a, uint8_t, nreg),
-	                         .is_one = ARENA_NEW(a, uint8_t, nreg), .weight = x->weighted ? x->nout - 1 : 0 };
+	                         .is_one = ARENA_NEW(a, uint8_t, nreg), .weight = x->weighted ? x->nout - x->ntally - 1 : 0 };
 	memset(r->is_plain, 0, (size_t)nreg);
 	memset(r->is_slope, 0, (size_t)nreg);
 	memset(r->is_one, 0, (size_t)nreg);
-	if (e->in_type[0] != DT_f32)
+	if (e->in_type[0] != DT_f32 || x->ntally)      /* where there are such sums each tile asks for their indices */
 		return;
 	find_plain(e, r);
 	find_pred(a, e, r);
@@ -493,6 +493,10 @@ struct att_known att_range_run(const struct att_range *r, int n, struct att_boun
 		struct att_bound *o = &reg[e->nin + k];
 		if (x->fn == EXPR_IMM)
 			continue;
+		if (x->fn == EXPR_LOOK) {
+			*o = reg[x->src[0]];
+			continue;
+		}
 		o->nan = 0;
 		int nin = x->fn < ELEM_COUNT ? elem_info[x->fn].nin : 0;
 		if (!nin || !function(x, n, &reg[x->src[0]], nin > 1 ? &reg[x->src[1]] : NULL, nin > 2 ? &reg[x->src[2]] : NULL, o))

@@ -29,11 +29,32 @@ static void places(const struct att_plan *p, const struct att_extra *e, bool key
 	}
 }
 
+/* Least and most of a table of f32. */
+static struct kern_bound table_bound(const struct att_extra *e, const char *table)
+{
+	float lo = INFINITY, hi = -INFINITY;
+	if (e->dt != DT_f32)
+		return kern_bound_any(e->dt);
+	kern_isa_get()->fold[RED_min][NAT_f32](e->table, table, &lo);
+	kern_isa_get()->fold[RED_max][NAT_f32](e->table, table, &hi);
+	return isnan(lo) || isnan(hi) ? kern_bound_any(e->dt) : (struct kern_bound){ lo, hi, false };
+}
+
 void att_extra_start(const struct att_plan *p, const struct prog_kern *k, char *const *ptr, int64_t b, char *mem)
 {
 	const char **base = (const char **)(void *)(mem + p->fn_base);
-	for (int i = 0; i < p->x.nextra; i++)
-		base[i] = attention_at(k, ptr, &p->x, p->extra[i].view, b);
+	struct kern_bound *bound = (struct kern_bound *)(void *)(mem + p->fn_table);
+	for (int i = 0; i < p->x.nextra; i++) {
+		const struct att_extra *e = &p->extra[i];
+		base[i] = attention_at(k, ptr, &p->x, e->view, b);
+		if (!e->table)
+			continue;
+		if (e->at) {
+			move_strided(e->es, e->table, mem + e->at, e->es, base[i], k->v[e->view].stride[p->x.nb + 2] * e->es);
+			base[i] = mem + e->at;
+		}
+		bound[i] = table_bound(e, base[i]);
+	}
 	*(int64_t *)(void *)(mem + p->fn_have) = -1;
 }
 
@@ -87,8 +108,8 @@ static const void *const *operands(const struct att_plan *p, int64_t i0, int n0,
 	for (int i = 0; i < p->x.nextra; i++, to += KERN_STRIP * 8) {
 		const struct att_extra *e = &p->extra[i];
 		bool even = true, by_row = p->turned ? e->by_key : e->by_row, by_col = p->turned ? e->by_row : e->by_key;
-		in[1 + i] = to;
-		if (!by_row && *have == j0)
+		in[1 + i] = e->table ? base[i] : to;
+		if (e->table || (!by_row && *have == j0))
 			continue;
 		if (by_row)
 			places(p, e, p->turned, MIN(i0, ni - 1), STRIP_ROWS, ni - 1, row);
@@ -107,11 +128,18 @@ static const void *const *operands(const struct att_plan *p, int64_t i0, int n0,
 }
 
 /* One strip. */
-static void strip(const struct att_plan *p, int64_t i0, int n0, int64_t j0, int n1, float *x, float *rest[2], char *mem)
+static void strip(const struct att_plan *p, int64_t i0, int n0, int64_t j0, int n1, float *x, const struct att_rest *rest, int from, char *mem)
 {
-	const void *res[3];
+	const void *res[ATT_OUT];
 	/* other results may be made from x after the score is */
-	void *want[3] = { NULL, p->x.grad ? rest[0] : rest[1], rest[1] };
+	void *want[ATT_OUT] = { NULL };
+	int n = 1;
+	if (p->x.grad)
+		want[n++] = rest->slope + from;
+	if (p->x.weighted)
+		want[n++] = rest->weight + from;
+	for (int i = 0; i < p->x.ntally; i++)
+		want[n++] = rest->at[i] + from;
 	plan_run(p->x.fn, n0 * ATT_COLS, operands(p, i0, n0, j0, x, mem), want, res, mem + p->fn_mem);
 	if (res[0] != x)
 		memcpy(x, res[0], sizeof *x * (size_t)(n0 * ATT_COLS));
@@ -120,12 +148,10 @@ static void strip(const struct att_plan *p, int64_t i0, int n0, int64_t j0, int 
 			x[r * ATT_COLS + j] = -INFINITY;
 }
 
-void att_score(const struct att_plan *p, int64_t i0, int n0, int64_t j0, int n1, float *x, float *rest[2], char *mem)
+void att_score(const struct att_plan *p, int64_t i0, int n0, int64_t j0, int n1, float *x, const struct att_rest *rest, char *mem)
 {
-	for (int i = 0; i < n0; i += STRIP_ROWS) {
-		float *some[2] = { rest[0] ? rest[0] + i * ATT_COLS : NULL, rest[1] ? rest[1] + i * ATT_COLS : NULL };
-		strip(p, i0 + i, MIN(STRIP_ROWS, n0 - i), j0, n1, x + i * ATT_COLS, some, mem);
-	}
+	for (int i = 0; i < n0; i += STRIP_ROWS)
+		strip(p, i0 + i, MIN(STRIP_ROWS, n0 - i), j0, n1, x + i * ATT_COLS, rest, i * ATT_COLS, mem);
 }
 
 void att_mask(const struct att_plan *p, int64_t i0, int n0, int64_t j0, uint32_t *mask, char *mem)
@@ -229,6 +255,15 @@ bool att_number_bound(const struct att_plan *p, int x, int lanes, const char *me
 {
 	const struct att_extra *e = &p->extra[x];
 	double v;
+	if (e->table) {
+		struct kern_bound is = ((const struct kern_bound *)(const void *)(mem + p->fn_table))[x];
+		for (int i = 0; i < lanes; i++) {
+			o->lo[i] = is.lo;
+			o->hi[i] = is.hi;
+		}
+		o->nan = is.nan ? ~0u : 0;
+		return true;
+	}
 	if (e->by_row || e->by_key || !att_number(e->dt, ((const char *const *)(const void *)(mem + p->fn_base))[x], &v) || isnan(v)) {
 		att_bound_any(e->dt, o);
 		return false;

@@ -32,7 +32,7 @@ struct err *plan_make(struct arena *a, const struct prog_expr *e, struct plan **
 		last[i] = -1;
 	for (int i = 0; i < e->n; i++) {
 		const struct prog_ins *x = &e->ins[i];
-		int nin = x->fn == EXPR_IMM ? 0 : x->fn == EXPR_ROUND ? 1 : x->fn < ELEM_COUNT ? elem_info[x->fn].nin : -1;
+		int nin = prog_ins_nin(x->fn);
 		if (nin < 0)
 			return ERR(INVALID, "expression has no function %d", x->fn);
 		for (int j = 0; j < nin; j++) {
@@ -83,7 +83,7 @@ struct err *plan_make(struct arena *a, const struct prog_expr *e, struct plan **
 		struct plan_ins *y = &p->ins[p->n++];
 		y->out = (uint16_t)s;
 		y->from = x->from;
-		int nin = x->fn == EXPR_ROUND ? 1 : elem_info[x->fn].nin;
+		int nin = prog_ins_nin(x->fn);
 		for (int j = 0; j < nin; j++)
 			y->src[j] = (uint16_t)slot[x->src[j]];
 		for (int j = nin; j < 3; j++)
@@ -93,6 +93,13 @@ struct err *plan_make(struct arena *a, const struct prog_expr *e, struct plan **
 				return ERR(UNIMPLEMENTED, "reduce_precision of '%s'", dtype_info[x->from].name);
 			y->round_e = x->imm[0];
 			y->round_m = x->imm[1];
+		} else if (x->fn == EXPR_LOOK) {
+			int32_t n;
+			memcpy(&n, x->imm, sizeof n);
+			if (n < 1 || (es != 4 && es != 8))
+				return ERR(UNIMPLEMENTED, "a table of %d elements of %d bytes", (int)n, es);
+			y->look = kern_isa_get()->look[es == 8];
+			y->most = n - 1;
 		} else {
 			y->fn = kern_elem((enum elem)x->fn, x->from, x->to);
 			if (!y->fn)
@@ -157,6 +164,8 @@ void plan_run(const struct plan *p, int64_t n, const void *const *in, void *cons
 		void *o = (void *)(uintptr_t)ptr[x->out];
 		if (x->fn)
 			x->fn(n, o, ptr[x->src[0]], ptr[x->src[1]], ptr[x->src[2]]);
+		else if (x->look)
+			x->look(n, ptr[x->src[1]], x->most, ptr[x->src[0]], o);
 		else
 			round_precision(x->from, x->round_e, x->round_m, n, o, ptr[x->src[0]]);
 	}

@@ -42,6 +42,8 @@ typedef kern_strip *kern_key[2];
 
 /* to[at[i]] = f(to[at[i]], up[i]) for n rows of w elements in order: at in bytes, KERN_NOWHERE for what is dropped; updates lie us bytes
  * apart, a row's elements behind each other. */
+/* out[i] = the table's element idx[i], clamped to 0 .. most. */
+typedef void kern_look(int64_t n, const int32_t *idx, int32_t most, const void *table, void *out);
 typedef void kern_each(int64_t n, int64_t w, char *to, const int64_t *at, const char *up, int64_t us);
 #define KERN_NOWHERE (INT64_MIN / 2)             /* and what is added to it: anything below half of it */
 
@@ -61,6 +63,7 @@ struct kern_isa {
 	kern_fold *fold[RED_COUNT][NAT_COUNT];           /* add, mul, min, max; NULL elsewhere */
 	kern_each *each[RED_COUNT][DT_COUNT];            /* add, mul, min, max, and, or, xor; NULL elsewhere */
 	kern_each *put[5];                               /* overwrite 1, 2, 4, 8, 16 bytes */
+	kern_look *look[2];                              /* of elements of 4 and of 8 bytes */
 	void (*place_i32)(int64_t n, const int32_t *idx, int64_t most, int64_t step, int64_t *at);     /* at[i] += idx[i] * step, if 0 <= idx[i] <= most */
 	kern_gemm *gemm_f32, *gemm_f64, *gemm_i32, *gemm_i64;
 	kern_gemm_nt *gemm_nt_f32, *gemm_nt_f64, *gemm_nt_i32, *gemm_nt_i64;
@@ -165,7 +168,7 @@ void sum_close(int64_t blocks, kern_strip *add, int64_t n, int bytes, char *leve
 /* --- expressions (expr.c) ----------------------------------------------- */
 
 /* A prog_expr made ready to run: strips looked up, registers given slots.  Slots 0 .. nin-1 are inputs. */
-struct plan_ins { kern_strip *fn; uint16_t out, src[3]; uint8_t round_e, round_m, from; };
+struct plan_ins { kern_strip *fn; kern_look *look; int32_t most; uint16_t out, src[3]; uint8_t round_e, round_m, from; };
 struct plan {
 	int nin, nout, n, nslot, nconst;
 	struct plan_ins *ins;

@@ -834,7 +834,7 @@ const struct kern_isa CAT3(kern, isa, ISA_NAME) = {
 		[RED_and] = { EACH_INTS(and) }, [RED_or] = { EACH_INTS(or) }, [RED_xor] = { EACH_INTS(xor) },
 	},
 	.key16 = { { { key_bf16_max, unkey_bf16_max }, { key_f16_max, unkey_f16_max } }, { { key_bf16_min, unkey_bf16_min }, { key_f16_min, unkey_f16_min } } },
-	.place_i32 = place_i32_h, .put = { put_1_each, put_2_each, put_4_each, put_8_each, put_16_each },
+	.look = { look_4_h, look_8_h }, .place_i32 = place_i32_h, .put = { put_1_each, put_2_each, put_4_each, put_8_each, put_16_each },
 	.gemm_f32 = gemm_f32_h, .gemm_f64 = gemm_f64_h, .gemm_i32 = gemm_i32_h, .gemm_i64 = gemm_i64_h,
 	.gemm_nt_f32 = gemmnt_f32_h, .gemm_nt_f64 = gemmnt_f64_h, .gemm_nt_i32 = gemmnt_i32_h, .gemm_nt_i64 = gemmnt_i64_h,
 #define FEW_INTS(P) { [NAT_i8] = P##_i8_h, [NAT_i16] = P##_i16_h, [NAT_i32] = P##_i32_h, [NAT_u8] = P##_u8_h, [NAT_u16] = P##_u16_h, [NAT_u32] = P##_u32_h }

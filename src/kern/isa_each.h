@@ -6,6 +6,17 @@ static void CAT3(place, i32, h)(int64_t n, const int32_t *idx, int64_t most, int
 	EACH at[i] = idx[i] < 0 || idx[i] > most ? KERN_NOWHERE : at[i] + idx[i] * step;
 }
 
+#define LOOK(B, T)                                                                                    \
+	static void CAT3(look, B, h)(int64_t n, const int32_t *idx, int32_t most, const void *table, void *out) \
+	{                                                                                                 \
+		const T *from = table;                                                                        \
+		T *to = out;                                                                                  \
+		EACH to[i] = from[idx[i] < 0 ? 0 : idx[i] > most ? most : idx[i]];                            \
+	}
+LOOK(4, uint32_t)
+LOOK(8, uint64_t)
+#undef LOOK
+
 /* One row after the other: as the strip of the type has it, element by element; a cache line at once, half of one, or four where
  * there are as many.  Rows of a length that is known when this is compiled cost half. */
 #define LINE_OF(X) (int)(64 / sizeof(X))

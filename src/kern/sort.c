@@ -102,7 +102,7 @@ static struct err *cut_plan(struct arena *a, const struct prog_expr *e, int r, i
 	need[r] = 1;
 	for (int i = e->n; i-- > 0;) {
 		const struct prog_ins *x = &e->ins[i];
-		int n = x->fn == EXPR_IMM ? 0 : x->fn == EXPR_ROUND ? 1 : elem_info[x->fn].nin;
+		int n = prog_ins_nin(x->fn);
 		for (int j = 0; j < n && need[e->nin + i]; j++)
 			need[x->src[j]] = 1;
 	}

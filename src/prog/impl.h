@@ -8,8 +8,6 @@
  * tables or fails to end.  Says nothing about what the commands do (prog_check). */
 struct err *valid_prog(const struct prog *p);
 
-/* Operands of instruction fn of an expression; -1 if there is no such instruction. */
-int expr_nin(unsigned fn);
 /* The line of a command without its blocks, as in the text form. */
 void print_cmd(struct str *s, const struct prog *p, const struct prog_cmd *c);
 

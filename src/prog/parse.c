@@ -304,6 +304,8 @@ static struct prog_expr *expr(struct in *in)
 				s.fn = EXPR_IMM;
 			} else if (have(in, "round")) {
 				s.fn = EXPR_ROUND;
+			} else if (have(in, "look")) {
+				s.fn = EXPR_LOOK;
 			} else {
 				const char *name[ELEM_COUNT];
 				for (int i = 0; i < ELEM_COUNT; i++)
@@ -311,7 +313,7 @@ static struct prog_expr *expr(struct in *in)
 				s.fn = (uint16_t)pick(in, "function", name, ELEM_COUNT);
 			}
 			s.from = dtype(in);
-			for (int k = 0; k < expr_nin(s.fn); k++)
+			for (int k = 0; k < prog_ins_nin(s.fn); k++)
 				s.src[k] = expr_reg(in);
 			want(in, "-");
 			want(in, ">");

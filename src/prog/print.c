@@ -86,8 +86,8 @@ static void expr(struct str *s, const struct prog_expr *x)
 	for (int i = 0; i < x->n; i++) {
 		const struct prog_ins *n = &x->ins[i];
 		str_addf(s, "%s %%%d = %s %s", i ? ";" : "", x->nin + i,
-		         n->fn == EXPR_IMM ? "imm" : n->fn == EXPR_ROUND ? "round" : elem_info[n->fn].name, dtype(n->from));
-		for (int k = 0; k < expr_nin(n->fn); k++)
+		         n->fn == EXPR_IMM ? "imm" : n->fn == EXPR_ROUND ? "round" : n->fn == EXPR_LOOK ? "look" : elem_info[n->fn].name, dtype(n->from));
+		for (int k = 0; k < prog_ins_nin(n->fn); k++)
 			str_addf(s, " %%%d", n->src[k]);
 		str_addf(s, " -> %s", dtype(n->to));
 		if (n->fn >= ELEM_COUNT) {

@@ -33,14 +33,17 @@ struct prog_view {
 /* A scalar function in straight-line form.  Registers 0 .. nin-1 are the inputs (types in_type),
  * register nin+i is the result of instruction i. */
 enum { EXPR_IMM = ELEM_COUNT,     /* constant: imm holds the element's bytes */
-       EXPR_ROUND };              /* reduce_precision: imm[0] exponent bits, imm[1] mantissa bits */
+       EXPR_ROUND,                /* reduce_precision: imm[0] exponent bits, imm[1] mantissa bits */
+       EXPR_LOOK };               /* of a table, an input that is nothing else, the element at an i32 index, clamped; imm: its length, an i32.  Attention alone has such */
 struct prog_ins {
 	uint16_t fn;              /* enum elem, or EXPR_* */
-	uint8_t from;             /* dtype of the operands (of operands 1.. for select) */
+	uint8_t from;             /* dtype of the operands (of operands 1.. for select, of the table) */
 	uint8_t to;               /* dtype of the result */
 	uint16_t src[3];          /* registers */
 	uint8_t imm[16];
 };
+/* Operands of an instruction; -1 if there is no such function. */
+static inline int prog_ins_nin(unsigned fn) { return fn < ELEM_COUNT ? elem_info[fn].nin : fn == EXPR_IMM ? 0 : fn == EXPR_ROUND ? 1 : fn == EXPR_LOOK ? 2 : -1; }
 struct prog_expr {
 	uint16_t nin, nout, n;
 	uint8_t *in_type;         /* nin */

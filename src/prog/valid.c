@@ -3,13 +3,6 @@
 
 #include <stdlib.h>
 
-int expr_nin(unsigned fn)
-{
-	if (fn < ELEM_COUNT)
-		return elem_info[fn].nin;
-	return fn == EXPR_IMM ? 0 : fn == EXPR_ROUND ? 1 : -1;
-}
-
 static bool is_dtype(unsigned dt)
 {
 	return dt < DT_COUNT && dtype_info[dt].name;
@@ -46,7 +39,25 @@ static struct err *valid_view(const struct prog_view *v, const char *what, uint3
 	return NULL;
 }
 
-static struct err *valid_expr(const struct prog_expr *x, const char *what, uint32_t id)
+static enum dtype reg_type(const struct prog_expr *x, int r) { return (enum dtype)(r < x->nin ? x->in_type[r] : x->ins[r - x->nin].to); }
+
+/* A table is as long as each look at it says, and is nothing else. */
+static struct err *valid_look(const struct prog_expr *x, int i, const char *what, uint32_t id)
+{
+	const struct prog_ins *s = &x->ins[i];
+	int32_t n;
+	memcpy(&n, s->imm, sizeof n);
+	bool ok = s->src[0] < x->nin && reg_type(x, s->src[0]) == s->to && s->from == s->to && reg_type(x, s->src[1]) == DT_i32 && n > 0;
+	for (int k = 0; k < x->n && ok; k++)
+		for (int j = 0; j < prog_ins_nin(x->ins[k].fn); j++)
+			ok &= x->ins[k].src[j] != s->src[0] || (j == 0 && x->ins[k].fn == EXPR_LOOK && !memcmp(x->ins[k].imm, s->imm, sizeof n));
+	for (int k = 0; k < x->nout; k++)
+		ok &= x->out[k] != s->src[0];
+	return ok ? NULL : ERR(INVALID, "%s %u: instruction %d of its expression looks at what is no table of %d elements", what, id, i, (int)n);
+}
+
+/* tables: there may be such. */
+static struct err *valid_expr(const struct prog_expr *x, bool tables, const char *what, uint32_t id)
 {
 	if (!x)
 		return NULL;
@@ -57,13 +68,15 @@ static struct err *valid_expr(const struct prog_expr *x, const char *what, uint3
 			return ERR(INVALID, "%s %u has an expression input of unknown type", what, id);
 	for (int i = 0; i < x->n; i++) {
 		const struct prog_ins *s = &x->ins[i];
-		int nin = expr_nin(s->fn);
-		if (nin < 0 || !is_dtype(s->from) || !is_dtype(s->to))
+		int nin = prog_ins_nin(s->fn);
+		if (nin < 0 || !is_dtype(s->from) || !is_dtype(s->to) || (s->fn == EXPR_LOOK && !tables))
 			return ERR(INVALID, "%s %u: instruction %d of its expression is unknown", what, id, i);
 		for (int k = 0; k < nin; k++)
 			if (s->src[k] >= x->nin + i)
 				return ERR(INVALID, "%s %u: instruction %d of its expression reads register %d before it is set", what, id, i, s->src[k]);
 	}
+	for (int i = 0; i < x->n; i++)
+		TRY(x->ins[i].fn == EXPR_LOOK ? valid_look(x, i, what, id) : NULL);
 	for (int i = 0; i < x->nout; i++)
 		if (x->out[i] >= x->nin + x->n)
 			return ERR(INVALID, "%s %u: result %d of its expression is register %d of %d", what, id, i, x->out[i], x->nin + x->n);
@@ -196,7 +209,7 @@ static struct err *valid_coll(const struct prog *p, uint32_t i)
 	if (sliced && (c->kind != COLL_all_to_all || c->nbox || c->nin != 1 || c->outer != 1 || c->outer2 != 1 || c->slices < 1 || c->row < 1 || c->inner % c->row ||
 	               c->inner2 % c->row || c->slices > INT64_MAX / 65536 || c->slices % MAX(p->group[c->group].ncol, 1)))
 		return ERR(INVALID, "collective %u moves slices that are not as many of each member, or not of rows of its arrays", i);
-	return valid_expr(c->expr, "collective", i);
+	return valid_expr(c->expr, false, "collective", i);
 }
 
 /* Is operand k of c all of a LENT buffer of its loan? */
@@ -360,7 +373,7 @@ struct err *valid_prog(const struct prog *p)
 			return ERR(INVALID, "kernel %u has tiles of %ld elements, %ld times", i, (long)k->block, (long)k->times);
 		for (uint32_t j = 0; j < kern_nopnd(k); j++)
 			TRY(valid_view(&k->v[j], "kernel", i));
-		TRY(valid_expr(k->expr, "kernel", i));
+		TRY(valid_expr(k->expr, k->id == KERN_attention || k->id == KERN_attention_grad || k->id == KERN_attention_grad_add, "kernel", i));
 	}
 	for (uint32_t i = 0; i < p->ncustom; i++)
 		for (uint32_t j = 0; j < custom_nopnd(&p->custom[i]); j++)
