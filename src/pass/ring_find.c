@@ -117,6 +117,11 @@ bool ring_find(const struct ir_module *m, const struct ir_fn *fn, int i, struct 
 	const struct ir_op *o = &fn->op.p[i];
 	if ((o->kind != IR_attention && o->kind != IR_attention_grad && o->kind != IR_attention_grad_add) || o->nin > RING_IN)
 		return false;
+	bool tables = o->nout > 3;               /* sums by an index are of all turns, and blocks are no parts of a table: all is gathered */
+	for (uint32_t k = 0; k < o->nin; k++)
+		tables |= ir_attention_table(m, fn, o, k) > 0;
+	if (tables)
+		return false;
 	*r = (struct ring){ .att = o, .side = RING_KEYS, .nres = o->kind == IR_attention ? 2 : 3 };
 	r->nmust = ring_first_extra(r);
 	if (!gathered(m, fn, ir_in(fn, o, K), side_dim(m, fn, r, K), &r->from[K])) {

@@ -37,6 +37,19 @@ def causal(t=T, s=None):
     return jnp.arange(t)[:, None] >= jnp.arange(s or t)[None, :]
 
 
+def between(t=T, s=None):
+    """How far a key is behind a query."""
+    return jnp.arange(s or t) - jnp.arange(t)[:, None]
+
+
+def bucket(d, both=True, n=32, most=128):
+    """T5's."""
+    n = n // 2 if both else n
+    side, d = ((d > 0) * n, jnp.abs(d)) if both else (0, -jnp.minimum(d, 0))
+    far = n // 2 + (jnp.log(d.astype(f32) / (n // 2)) / np.log(most / (n // 2)) * (n - n // 2)).astype(jnp.int32)
+    return side + jnp.where(d < n // 2, d, jnp.minimum(far, n - 1))
+
+
 def scores(q, k):
     return jnp.einsum("bthd,bshd->bhts", q, k) / np.sqrt(q.shape[-1])
 
@@ -281,6 +294,91 @@ def positions_as_data(q, k, v, p): return values(jax.nn.softmax(jnp.where(p[:, N
 
 
 # --- a factor of the scores that is learned ----------------------------------------------------------------------------------
+
+# --- learned numbers by position ---------------------------------------------------------------------------
+
+@form(lambda: (*qkv(), normal(32, H)))
+def buckets_of_distances(q, k, v, table): return values(jax.nn.softmax(scores(q, k) + table[bucket(between())].transpose(2, 0, 1)), v)
+
+
+@form(lambda: (*qkv(), normal(32, H)))
+def buckets_taken(q, k, v, table):
+    """As Flax's Embed has it: what is outside would be NaN."""
+    x = jnp.take(table, bucket(between()), axis=0).transpose(2, 0, 1)[None] + jnp.where(causal(), 0, -1e10)
+    return values(jax.nn.softmax(jnp.einsum("bthd,bshd->bhts", q, k) + x), v)
+
+
+@form(lambda: (*qkv(), normal(H, 32)))
+def buckets_of_the_past(q, k, v, table): return values(jax.nn.softmax(jnp.where(causal(), scores(q, k) + table[:, bucket(between(), False)], FILL)), v)
+
+
+@form(lambda: (*qkv(t=24, s=56), normal(32, H)))
+def buckets_of_longer_keys(q, k, v, table): return values(jax.nn.softmax(scores(q, k) + table[bucket(between(24, 56) - 32)].transpose(2, 0, 1)), v)
+
+
+@form(lambda: (*qkv(k=2), normal(32, H)))
+def buckets_of_grouped_heads(q, k, v, table):
+    x = jnp.einsum("btkgd,bskd->bkgts", q.reshape(B, T, 2, 2, D), k) + table[bucket(between())].transpose(2, 0, 1).reshape(2, 2, T, T)
+    return jnp.einsum("bkgts,bskd->btkgd", jax.nn.softmax(x / 4), v).reshape(q.shape)
+
+
+@form(lambda: (*qkv(k=1), normal(17)))
+def places_of_all_heads(q, k, v, table): return values(jax.nn.softmax(scores(q, jnp.repeat(k, H, 2)) + table[jnp.clip(between(), -8, 8) + 8]), jnp.repeat(v, H, 2))
+
+
+@form(lambda: (*qkv(t=36), normal(121, H)))
+def places_in_a_window(q, k, v, table):
+    """Two dimensions of positions, as a constant (Liu et al., Swin Transformer, 2021)."""
+    at = np.stack(np.divmod(np.arange(36), 6))
+    i, j = at[:, :, None] - at[:, None] + 5
+    x = table[(i * 11 + j).reshape(-1)].reshape(36, 36, H).transpose(2, 0, 1)
+    return values(jax.nn.softmax(scores(q, k) + x), v)
+
+
+@form(lambda: (*qkv(t=36, k=2), normal(121, H)))
+def places_from_indices(q, k, v, table):
+    at = jnp.arange(36)
+    i, j = (x[:, None] - x + 5 for x in (at // 6, at % 6))
+    x = jnp.einsum("btkgd,bskd->bkgts", q.reshape(B, 36, 2, 2, D), k) / 4 + table[i * 11 + j].transpose(2, 0, 1).reshape(2, 2, 36, 36)
+    return jnp.einsum("bkgts,bskd->btkgd", jax.nn.softmax(x), v).reshape(q.shape)
+
+
+@form(lambda: (*qkv(), normal(50, H), np.random.default_rng(0).integers(-3, 60, (T, T)).astype(np.int32)))
+def places_as_data(q, k, v, table, at): return values(jax.nn.softmax(scores(q, k) + table.at[at].get(mode="clip").transpose(2, 0, 1)), v)
+
+
+@form(lambda: (*qkv(), normal(32, H), np.float32(1.3)))
+def buckets_under_a_cap(q, k, v, table, t): return values(jax.nn.softmax(5 * jnp.tanh((scores(q, k) * t + table[bucket(between())].transpose(2, 0, 1)) / 5)), v)
+
+
+@form(lambda: (*qkv(), normal(32, H)), count=3)
+def buckets_of_all_layers(q, k, v, table):
+    """One bias for all, as T5 has it."""
+    x = table[bucket(between())].transpose(2, 0, 1)
+    for _ in range(3):
+        q = q + values(jax.nn.softmax(scores(q, k) + x), v)
+    return q
+
+
+@form(lambda: (*qkv(dtype=bf16), normal(32, H, dtype=bf16)), tol=3e-2)
+def buckets_bf16(q, k, v, table): return values(jax.nn.softmax((scores(q, k) + table[bucket(between())].transpose(2, 0, 1)).astype(f32)).astype(bf16), v)
+
+
+@form(lambda: (*qkv(), normal(H)))
+def slopes(q, k, v, m): return values(jax.nn.softmax(scores(q, k) + m[:, None, None] * between() + jnp.where(causal(), 0, -1e9)), v)
+
+
+@form(lambda: (*qkv(), normal(H)))
+def slopes_both_ways(q, k, v, m):
+    i, j = jnp.arange(T, dtype=f32)[:, None], jnp.arange(T, dtype=f32)
+    return values(jax.nn.softmax(scores(q, k) - jnp.exp(m)[:, None, None] * jnp.abs(i - j)), v)
+
+
+@form(lambda: (*qkv(k=2), normal(2, 2)))
+def slopes_of_grouped_heads(q, k, v, m):
+    x = jnp.einsum("btkgd,bskd->bkgts", q.reshape(B, T, 2, 2, D), k) / 4 + m[:, :, None, None] * between() / 8
+    return jnp.einsum("bkgts,bskd->btkgd", jax.nn.softmax(jnp.where(causal(), x, FILL)), v).reshape(q.shape)
+
 
 @form(lambda: (*qkv(), 1 + 0.1 * normal(H)))
 def factor_of_heads(q, k, v, t): return values(jax.nn.softmax(jnp.where(causal(), scores(q, k) * t[:, None, None], FILL)), v)
