@@ -912,15 +912,15 @@ static double towards(struct match *m, ir_val *v, int *lab, uint64_t *gone, stru
 				return k;
 			*gone |= lab_of(c, c->of[to])->set & ~lab_of(c, *lab)->set;
 			break;
-		case IR_add: case IR_multiply: {
+		case IR_add: case IR_multiply: case IR_divide: {
 			const void *p = by ? ir_splat(c->m, c->fn, by) : NULL;
-			if (!to || !by)
+			if (!to || !by || (o->kind == IR_divide && (!p || to != ir_in(c->fn, o, 0))))
 				return k;
 			x = p ? dtype_real((enum dtype)ir_vtype(c->m, c->fn, by)->dtype, p) : 0;
 			if (o->kind == IR_add ? !p || x != 0 : p ? !isfinite(x) || x == 0 : out->nby == (int)NELEM(out->by) || !look_by_distance(m, by, *lab))
 				return k;
-			if (o->kind == IR_multiply && p)
-				k *= x;
+			if (o->kind != IR_add && p)
+				k = o->kind == IR_multiply ? k * x : k / x;
 			if (o->kind == IR_multiply && !p) {
 				out->by[out->nby].v = by;
 				out->by[out->nby++].lab = *lab;

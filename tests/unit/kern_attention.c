@@ -20,7 +20,7 @@ static float unit(void) { return ((float)rnd(2001) - 1000) * 1e-3f; }
 
 /* --- one attention ------------------------------------------------------------------ */
 
-enum { MOST_VIEWS = 24, MOST_INS = 40, RANK = 5 };
+enum { MOST_VIEWS = 28, MOST_INS = 44, RANK = 5 };
 struct att {
 	struct prog_kern k;
 	struct prog_expr e;
@@ -28,11 +28,13 @@ struct att {
 	int64_t dim[MOST_VIEWS][RANK], stride[MOST_VIEWS][RANK];
 	uint8_t in_type[MOST_VIEWS];
 	struct prog_ins ins[MOST_INS];
-	uint16_t out[3];
+	uint16_t out[ATT_OUT];
+	int ntally;
+	int64_t tally[ATT_TALLIES];      /* lengths */
 	char *mem[MOST_VIEWS + 1];       /* where the views' memory begins: base of all their elements */
 	size_t bytes[MOST_VIEWS];
 	int64_t g, t, s, d, e_;
-	enum { NO_MASK, CAUSAL, WINDOW, SEGMENTS, DENSE, BIAS, LENGTHS, SOFTCAP, ALIBI, FALLS, WEIGHTS, DEAD_ROWS, CUT, CHUNKS, MASKS } mask;
+	enum { NO_MASK, CAUSAL, WINDOW, SEGMENTS, DENSE, BIAS, LENGTHS, SOFTCAP, ALIBI, FALLS, WEIGHTS, DEAD_ROWS, CUT, CHUNKS, TABLE, PLACES, MASKS } mask;
 	float scale, fill, size;      /* size: of queries, at most */
 };
 
@@ -148,6 +150,25 @@ static void count_up(struct att *a, int i, int d, int first)
 	}
 }
 
+/* A table of n numbers, of each batch or of all. */
+static int table(struct att *a, int64_t n)
+{
+	int64_t dim[RANK] = { rnd(2) ? a->v[0].dim[0] : 1, rnd(2) ? a->v[0].dim[1] : 1, 1, 1, n };
+	int i = a->k.nin++;
+	view(a, i, DT_f32, RANK, dim, (int)rnd(2), 0);
+	a->in_type[a->e.nin++] = DT_f32;
+	fill_random(a, i, 2);
+	return i;
+}
+
+static uint16_t look(struct att *a, int table, int at, int64_t length)
+{
+	uint16_t r = put(a, EXPR_LOOK, DT_f32, DT_f32, table, at, 0);
+	int32_t n = (int32_t)length;
+	memcpy(a->ins[a->e.n - 1].imm, &n, sizeof n);
+	return r;
+}
+
 static int want_mask = -1;
 static bool want_faint;      /* biases that fall slowly */
 static bool want_wide;       /* l in f64, scores by 1/8 */
@@ -156,7 +177,8 @@ static bool want_wide;       /* l in f64, scores by 1/8 */
 static void function(struct att *a)
 {
 	bool grad = a->k.id == KERN_attention_grad;
-	int p = 0, q = 0, w = 0, first = grad ? ATT_GRAD_EXTRA : ATT_EXTRA;
+	int64_t length = 0;
+	int at = 0, p = 0, q = 0, w = 0, first = grad ? ATT_GRAD_EXTRA : ATT_EXTRA;
 	a->in_type[0] = DT_f32;
 	a->e.nin = 1;
 	a->mask = a->mask == CUT && grad ? NO_MASK : a->mask;
@@ -226,6 +248,20 @@ static void function(struct att *a)
 		for (int64_t n = count(&a->v[p]), j = 0; j < n; j++)
 			set(a, p, j, (double)(j % 64 < 40));
 		break;
+	case TABLE:      /* by the distance, first key and last query first */
+		p = extra(a, DT_i32, false, true, false);
+		q = extra(a, DT_i32, false, false, true);
+		count_up(a, p, 3, 0);
+		count_up(a, q, 4, 0);
+		w = table(a, length = a->t + a->s - 1);
+		break;
+	case PLACES:     /* some are outside */
+		length = 1 + rnd(100);
+		p = extra(a, DT_i32, rnd(2), true, true);
+		for (int64_t n = count(&a->v[p]), j = 0; j < n; j++)
+			set(a, p, j, (double)rnd((uint32_t)length + 6) - 3);
+		w = table(a, length);
+		break;
 	default: break;
 	}
 	p += 1 - first, q += 1 - first, w += 1 - first;
@@ -261,6 +297,14 @@ static void function(struct att *a)
 		score = put(a, ELEM_add, DT_f32, DT_f32, score, b, 0);
 		break;
 	}
+	case TABLE: case PLACES:
+		at = p;
+		if (a->mask == TABLE)
+			at = put(a, ELEM_add, DT_i32, DT_i32, put(a, ELEM_subtract, DT_i32, DT_i32, q, p, 0), whole(a, (int)a->t - 1), 0);
+		score = put(a, ELEM_add, DT_f32, DT_f32, score, look(a, w, at, length), 0);
+		if (a->mask == TABLE && rnd(2))
+			mask = put(a, ELEM_compare_ge, DT_i32, DT_pred, p, q, 0);
+		break;
 	case FALLS: score = put(a, ELEM_add, DT_f32, DT_f32, score, (uint16_t)p, 0); break;
 	case WEIGHTS: weight = (uint16_t)p; break;
 	default: break;
@@ -277,6 +321,14 @@ static void function(struct att *a)
 		a->out[a->e.nout++] = slope;
 	if (weight)
 		a->out[a->e.nout++] = weight;
+	if (grad && length) {
+		a->tally[a->ntally++] = length;
+		a->out[a->e.nout++] = (uint16_t)at;
+		if (rnd(2)) {        /* the other way round, and all but the last one */
+			a->tally[a->ntally++] = MAX(length - 1, 1);
+			a->out[a->e.nout++] = put(a, ELEM_subtract, DT_i32, DT_i32, whole(a, (int)length - 1), at, 0);
+		}
+	}
 	a->e.in_type = a->in_type;
 	a->e.ins = a->ins;
 	a->e.out = a->out;
@@ -381,7 +433,11 @@ static void make(struct att *a, bool grad, enum dtype dt)
 		view(a, n, dt, RANK, q, (int)rnd(2), 0);
 		view(a, n + 1, dt, RANK - 1, k, (int)rnd(2), 0);
 		view(a, n + 2, dt, RANK - 1, v, (int)rnd(2), 0);
-		a->k.nout = 3;
+		a->k.nout = (uint16_t)(3 + a->ntally);
+		for (int i = 0; i < a->ntally; i++) {
+			int64_t sums[] = { b0, b1, 1, 1, a->tally[i] };
+			view(a, n + 3 + i, DT_f32, RANK, sums, (int)rnd(2), 0);
+		}
 	} else {
 		view(a, n, dt, RANK, o, (int)rnd(2), 0);
 		a->k.nout = (uint16_t)(want_wide ? 2 : rnd(8) ? 2 + rnd(2) : 1);      /* o alone, and l, or m and z */
@@ -398,13 +454,14 @@ static void forward_of(struct att *a)
 {
 	struct att f = *a;
 	int extra = a->k.nin - ATT_GRAD_EXTRA, n = ATT_EXTRA + extra;
-	uint16_t out[2] = { a->out[0], a->e.nout == 3 ? a->out[2] : 0 };
+	bool weighted = a->e.nout - a->ntally == 3;
+	uint16_t out[2] = { a->out[0], weighted ? a->out[2] : 0 };
 	f.k.id = KERN_attention;
 	f.k.nin = (uint16_t)n;
 	f.k.nout = 2;
 	f.k.v = f.v;
 	f.k.expr = &f.e;
-	f.e.nout = a->e.nout == 3 ? 2 : 1;
+	f.e.nout = weighted ? 2 : 1;
 	f.e.out = out;
 	for (int i = 0; i < extra; i++) {
 		f.v[ATT_EXTRA + i] = a->v[ATT_GRAD_EXTRA + i];
@@ -445,7 +502,7 @@ static void same(const struct att *a, const char *name, int i, const double *got
 		most = isfinite(want[j]) && fabs(want[j]) > most ? fabs(want[j]) : most;
 	/* y - delta may all but vanish beside y, a sum of e products */
 	if (grad)
-		most = fmax(most, i == 2 ? 1 : a->scale * sqrt((double)a->e_));
+		most = fmax(most, i == 2 ? 1 : a->scale * sqrt((double)a->e_) * (i > 2 ? fmax(sqrt((double)(a->g * a->t * a->s) / (double)a->tally[i - 3]), 1) : 1));
 	else
 		most = i == 0 || want_wide ? 1 : fmax(most, 1);
 	for (int64_t j = 0; j < n; j++)
@@ -471,7 +528,7 @@ static bool leaves(const struct att_variant *v, const struct att *a, bool grad)
 /* A variant, or what is chosen (NULL), against the reference's results, and against itself with the tiles in other calls. */
 static void compare_one(struct att *a, const struct att_variant *v, bool grad, double *const *want)
 {
-	double *got[3], *again[3];
+	double *got[3 + ATT_TALLIES], *again[3 + ATT_TALLIES];
 	bool ran = run(a, v, 1, got);
 	assert_true(ran || !v);
 	run(a, v, 3, again);
@@ -487,7 +544,7 @@ static void compare_one(struct att *a, const struct att_variant *v, bool grad, d
 /* All that this machine has for the case's types; the models, too, which are slow, or not. */
 static void compare(struct att *a, bool grad, bool models)
 {
-	double *want[3];
+	double *want[3 + ATT_TALLIES];
 	if (grad)
 		forward_of(a);
 	assert_false(run(a, &att_reference, 1, want));
@@ -560,7 +617,7 @@ static void in_pieces(void **state)
 		struct att *a = calloc(1, sizeof *a), *b = calloc(1, sizeof *b);
 		bool grad = rnd(2);
 		int keys = 1 + (int)rnd(4), rows = rnd(2) ? 1 + (int)rnd(4) : 1;
-		double *want[3], *got[3];
+		double *want[3 + ATT_TALLIES], *got[3 + ATT_TALLIES];
 		want_s = len[rnd(NELEM(len))] * keys;
 		want_t = rows > 1 ? few[rnd(NELEM(few))] * rows : 0;
 		make(a, grad, rnd(2) ? DT_f32 : DT_bf16);
@@ -679,7 +736,11 @@ static void adds(void **state)
 	for (int i = 0; i < draws(60); i++) {
 		struct att *a = calloc(1, sizeof *a);
 		double *want[3], *got[3];
-		make(a, true, rnd(2) ? DT_f32 : DT_bf16);
+		do {                     /* sums by an index are not added to any */
+			release(a);
+			memset(a, 0, sizeof *a);
+			make(a, true, rnd(2) ? DT_f32 : DT_bf16);
+		} while (a->ntally);
 		forward_of(a);
 		const struct att_variant *v = rnd(8) ? NULL : &att_reference;
 		run(a, v, 1, want);
