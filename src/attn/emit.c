@@ -6,90 +6,6 @@
 
 /* --- operands and results ------------------------------------------------------ */
 
-/* Extent of the vector dimension of v (e's); 1: it has none. */
-static int64_t vector_extent(const struct env *e, ir_val v, const struct lab *l)
-{
-	const struct ir_type_info *t = ir_vtype(e->b.m, e->b.fn, v);
-	for (int d = 0; d < l->rank; d++) {
-		int64_t n = t->dim[d];
-		bool has = false;
-		for (int k = 0; k < l->n[d]; k++) {
-			if (l->axis[d][k] == VEC)
-				has = true;
-			else
-				n /= e->size[l->axis[d][k]];
-		}
-		if (has)
-			return n;
-	}
-	return 1;
-}
-
-/* Axes of a set, the batch first, then the heads of queries, queries, keys. */
-static int order(const struct match *m, uint64_t set, uint8_t *out)
-{
-	const struct cand *c = m->c;
-	int n = 0;
-	uint64_t t = m->t ? (uint64_t)1 << m->t : 0, part[4] = { c->batch, c->left & ~t, t, c->right };
-	for (int p = 0; p < 4; p++)
-		for (int i = 1; i < c->naxis; i++)
-			if (set & part[p] & (uint64_t)1 << i)
-				out[n++] = (uint8_t)i;
-	return n;
-}
-
-/* v with a dimension for each axis of `want`, in order, and one for the vector if it has one; fill: missing ones are repeated, others are 1. */
-static ir_val place(struct env *e, ir_val v, int lab, const uint8_t *want, int nwant, uint64_t fill)
-{
-	struct ir_b *b = &e->b;
-	const struct lab *l = lab_of(e->m->c, lab);
-	int64_t dim[ATOMS] = {0}, perm[ATOMS], to[ATOMS], full[ATOMS], vec = vector_extent(e, v, l);
-	int at[ATOMS], n = 0, np = 0, nt = 0;
-	for (int i = 0; i < ATOMS; i++)
-		at[i] = -1;
-	for (int d = 0; d < l->rank; d++)
-		for (int k = 0; k < l->n[d]; k++) {
-			at[l->axis[d][k]] = n;
-			dim[n++] = l->axis[d][k] == VEC ? vec : e->size[l->axis[d][k]];
-		}
-	enum dtype dt = ir_vtype(b->m, b->fn, v)->dtype;
-	v = ir_reshape(b, v, n, dim);
-	bool all = true, more = false;
-	for (int i = 0; i <= nwant; i++) {
-		int x = i < nwant ? want[i] : VEC;
-		if (x == VEC && at[VEC] < 0)
-			continue;
-		if (at[x] >= 0) {
-			to[np] = nt;
-			perm[np++] = at[x];
-		} else {
-			all = false;
-			more |= fill >> x & 1;
-		}
-		full[nt++] = x == VEC ? vec : at[x] >= 0 || fill >> x & 1 ? e->size[x] : 1;
-	}
-	assert(np == n);
-	v = ir_transpose(b, v, perm);
-	if (all)
-		return v;
-	return more ? ir_broadcast(b, v, ir_tensor(b->m, dt, nt, full), to) : ir_reshape(b, v, nt, full);
-}
-
-/* Extents [B.., G, T, S] of the ops; returns the number of batch dimensions. */
-static int extents(const struct env *e, int64_t *dim)
-{
-	const struct cand *c = e->m->c;
-	int nb = 0;
-	for (int i = 1; i < c->naxis; i++)
-		if (c->batch >> i & 1)
-			dim[nb++] = e->size[i];
-	dim[nb] = dim[nb + 1] = dim[nb + 2] = 1;
-	for (int i = 1; i < c->naxis; i++)
-		if ((c->left | c->right) >> i & 1)
-			dim[nb + (c->right >> i & 1 ? 2 : i == e->m->t ? 1 : 0)] *= e->size[i];
-	return nb;
-}
-
 /* Leaf f as queries (heads, T), as keys (S), with its vector. */
 static ir_val vectors(struct env *e, int f, bool queries)
 {
@@ -98,13 +14,13 @@ static ir_val vectors(struct env *e, int f, bool queries)
 	uint64_t set = c->batch | (queries ? c->left : c->right);
 	uint8_t want[ATOMS];
 	int64_t dim[ATOMS];
-	int n = order(e->m, set, want), nb = extents(e, dim);
+	int n = place_order(e->m, set, want), nb = place_extents(e, dim);
 	for (int i = 0; i < e->nplaced; i++)
 		if (e->placed[i].f == f && e->placed[i].queries == queries)
 			return e->placed[i].v;
 	ir_val v = e->get(e, (ir_val)x->a, x->b);
-	int64_t vec = vector_extent(e, v, lab_of(c, x->b));
-	v = place(e, v, x->b, want, n, set);
+	int64_t vec = place_vector(e, v, lab_of(c, x->b));
+	v = place_as(e, v, x->b, want, n, set);
 	if (e->m->widen)
 		v = ir_convert(&e->b, v, score_sums(e));
 	if (!queries)
@@ -130,7 +46,7 @@ static ir_val matrix(struct env *e, ir_val v, int lab, bool rows)
 		fill |= heads;
 	if (has & c->right)
 		fill |= c->right;
-	int n = order(e->m, c->batch | c->left | (rows ? 0 : c->right), want), nb = extents(e, dim);
+	int n = place_order(e->m, c->batch | c->left | (rows ? 0 : c->right), want), nb = place_extents(e, dim);
 	for (int i = 0, k = 0; i < c->naxis; i++)
 		if (c->batch >> i & 1) {
 			if (!(has >> i & 1))
@@ -143,23 +59,8 @@ static ir_val matrix(struct env *e, ir_val v, int lab, bool rows)
 		dim[nb + 1] = 1;
 	if (!(has & c->right))
 		dim[nb + 2] = 1;
-	v = place(e, v, lab, want, n, fill);
+	v = place_as(e, v, lab, want, n, fill);
 	return ir_reshape(&e->b, v, nb + (rows ? 2 : 3), dim);
-}
-
-ir_val emit_places(struct env *e, ir_val v, int lab, uint64_t set, bool table)
-{
-	const struct cand *c = e->m->c;
-	uint8_t want[ATOMS];
-	int64_t dim[2] = { 1, 1 };
-	int n = order(e->m, set, want);
-	for (int i = 0; i < n; i++)
-		dim[0] *= e->size[want[i]];
-	if (table)
-		want[n] = (uint8_t)__builtin_ctzll(lab_of(c, lab)->set & c->tables);
-	v = place(e, v, lab, want, n + table, set);
-	dim[1] = table ? e->size[want[n]] : 1;
-	return ir_reshape(&e->b, v, 1 + table, dim);
 }
 
 /* --- the ops' operands ---------------------------------------------------------------- */
@@ -181,7 +82,7 @@ static ir_val column(struct env *e, ir_val l, enum dtype as)
 static ir_val as_table(struct env *e, ir_val v, uint64_t set)
 {
 	int64_t dim[ATOMS];
-	int nb = extents(e, dim), k = 0;
+	int nb = place_extents(e, dim), k = 0;
 	v = ir_convert(&e->b, v, score_sums(e));
 	for (int i = 1; i < e->m->c->naxis; i++)
 		if (e->m->c->batch >> i & 1 && !(set >> i & 1))
@@ -196,15 +97,15 @@ static ir_val as_table(struct env *e, ir_val v, uint64_t set)
 /* The axes of a batch and of heads that lab has; of heads all or none. */
 static uint64_t apart_of(const struct match *m, int lab)
 {
-	uint64_t set = lab_of(m->c, lab)->set & (m->c->batch | emit_heads(m));
-	return set & emit_heads(m) ? set | emit_heads(m) : set;
+	uint64_t set = lab_of(m->c, lab)->set & (m->c->batch | place_heads(m));
+	return set & place_heads(m) ? set | place_heads(m) : set;
 }
 
 static ir_val extra(struct env *e, const struct extra *x, int fwd)
 {
 	if (x->table) {
 		uint64_t set = apart_of(e->m, x->lab);
-		return as_table(e, x->apart ? look_apart(e, x->v, x->lab, set) : emit_places(e, e->get(e, x->v, x->lab), x->lab, set, true), set);
+		return as_table(e, x->apart ? look_apart(e, x->v, x->lab, set) : place_each(e, e->get(e, x->v, x->lab), x->lab, set, true), set);
 	}
 	if (x->sums)
 		return column(e, e->o[fwd][1], x->as);
@@ -262,7 +163,7 @@ static void forward(struct env *e, int i)
 	ir_val in[3 + MOST_EXTRA];
 	in[0] = vectors(e, x.a, true);
 	in[1] = vectors(e, x.b, false);
-	int64_t dim[ATOMS], nb = extents(e, dim);
+	int64_t dim[ATOMS], nb = place_extents(e, dim);
 	if (f->v) {
 		in[2] = vectors(e, f->v, false);
 	} else {                         /* nobody wants o */
@@ -271,7 +172,7 @@ static void forward(struct env *e, int i)
 		dim[nb + 1] = 1;
 		enum dtype dt = (enum dtype)k->dtype;
 		in[2] = ir_const_f(&e->b, ir_tensor(e->b.m, dt, (int)nb + 2, dim), 0);
-		nb = extents(e, dim);
+		nb = place_extents(e, dim);
 	}
 	int64_t fn = score_function(e, f, 0, -1, false, &s);
 	for (int k = 0; k < s.nextra; k++)
@@ -412,7 +313,7 @@ static ir_val rows(struct env *e, int p, ir_type t)
 static ir_type row_type(const struct env *e)
 {
 	int64_t dim[ATOMS];
-	int nb = extents(e, dim);
+	int nb = place_extents(e, dim);
 	return ir_tensor(e->b.m, score_sums(e), nb + 2, dim);
 }
 
@@ -523,7 +424,7 @@ static void backward(struct env *e, int i)
 			in[5] = ir_bin(b, ELEM_subtract, in[5], more);
 		}
 		if (score_hides(&s.fill, score_sums(e))) {
-			int64_t dim[ATOMS], nb = extents(e, dim);
+			int64_t dim[ATOMS], nb = place_extents(e, dim);
 			ir_val part = score_dead(b, in[3], score_sums(e), &s.fill, dim[nb + 2]);
 			in[5] = ir_bin(b, ELEM_multiply, in[5], part);
 		}
@@ -546,7 +447,7 @@ static void backward(struct env *e, int i)
 	for (size_t k = 0; k < e->m->tally.n; k++) {
 		const struct tally *y = &e->m->tally.p[k];
 		int64_t dim[ATOMS];
-		int nb = extents(e, dim);
+		int nb = place_extents(e, dim);
 		dim[nb + 2] = y->n * (y->apart ? dim[nb] : 1);
 		dim[nb] = dim[nb + 1] = 1;
 		if (y->bwd == i)
@@ -575,7 +476,7 @@ static ir_val sum_to(struct env *e, ir_val v, int lab)
 	struct ir_b *b = &e->b;
 	uint8_t axis[ATOMS];
 	int64_t dim[ATOMS], over[ATOMS];
-	int n = order(e->m, e->m->c->batch | e->m->c->left, axis), nover = 0;
+	int n = place_order(e->m, e->m->c->batch | e->m->c->left, axis), nover = 0;
 	for (int i = 0; i < n; i++) {
 		dim[i] = e->size[axis[i]];
 		if (!(lab_of(e->m->c, lab)->set >> axis[i] & 1))
@@ -614,7 +515,7 @@ static ir_val unplace(struct env *e, ir_val v, int lab, ir_type t)
 	const struct ir_type_info *have = ir_vtype(b->m, b->fn, v);
 	int64_t dim[ATOMS], vec = have->rank ? have->dim[have->rank - 1] : 1;
 	uint8_t want[ATOMS];
-	int n = order(e->m, l->set, want), at[ATOMS];
+	int n = place_order(e->m, l->set, want), at[ATOMS];
 	for (int i = 0; i < n; i++) {
 		dim[i] = e->size[want[i]];
 		at[want[i]] = i;
@@ -682,7 +583,7 @@ static ir_val tally(struct env *e, const struct exit *x, const struct tallied *y
 	const struct tally *is = &e->m->tally.p[y->tally];
 	uint8_t axis[ATOMS];
 	int64_t dim[ATOMS], over[ATOMS], flat[2] = { 1, is->n };
-	int n = order(e->m, e->m->c->batch | (is->apart ? emit_heads(e->m) : 0), axis), nover = 0;
+	int n = place_order(e->m, e->m->c->batch | (is->apart ? place_heads(e->m) : 0), axis), nover = 0;
 	ir_val v = e->d[x->op][4];
 	for (const struct tally *k = e->m->tally.p; k < is; k++)
 		v += k->bwd == x->op;
@@ -708,7 +609,7 @@ static ir_val tallied(struct env *e, const struct exit *x, ir_type t)
 	uint64_t own = lab_of(c, x->lab)->set & ~c->tables;
 	uint8_t axis[ATOMS];
 	int64_t dim[ATOMS];
-	int n = order(e->m, own, axis), at[ATOMS];
+	int n = place_order(e->m, own, axis), at[ATOMS];
 	backward(e, x->op);
 	ir_val v = tally(e, x, &y, own);
 	int64_t p = ir_vtype(b->m, b->fn, v)->dim[0], l = ir_vtype(b->m, b->fn, v)->dim[1], all[2] = { y.at.n, p };

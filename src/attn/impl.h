@@ -90,31 +90,18 @@ static inline const struct lab *lab_of(const struct cand *c, int l) { return &c-
 bool axes_promise(struct cand *c);
 /* Vectors v, seen through no more views, may lack a part of an axis: they are repeated below a reshape.  Then that is split. */
 void axes_repeats(struct cand *c, ir_val v, int lab);
-/* Makes c->of, from the seed on. */
-void axes_flood(struct cand *c);
-void axes_near(struct cand *c);
-void room_make(struct room *r, struct arena *a, const struct ir_fn *fn);
-void room_clear(struct room *r);
-const char *cand_fail(struct cand *c, ir_loc where, const char *why);
-
-/* --- lookup.c --- */
-struct match;
-struct env;
 /* Elements of a table that are taken at an index: values and labs; n of them, whose axis is of SIDE_TABLE. */
 struct look { ir_val table, index; int table_lab, index_lab, axis; int64_t n; };
 /* Is o, a gather whose result has this lab, such? */
 bool look_of(struct cand *c, const struct ir_op *o, int lab, struct look *out);
 /* Is o a scatter that adds what has this lab to zeros, element by element of a table?  That is its result. */
 bool look_back(struct cand *c, const struct ir_op *o, int lab, struct look *out);
-/* Does v depend on queries and keys by their distance alone? */
-bool look_by_distance(const struct match *m, ir_val v, int lab);
-/* Is v, by the distance, something of a table, so that it is made once for each distance? */
-bool look_is_made(const struct match *m, ir_val v, int lab);
-int64_t look_distances(const struct match *m);
-/* v for each distance of a key and a query, the last query and the first key first, as [P, L]: P: the axes of set, which are all that v has besides. */
-ir_val look_apart(struct env *e, ir_val v, int lab, uint64_t set);
-/* What that reads. */
-void look_leaves(struct match *m, ir_val v, int lab, void (*leaf)(void *user, ir_val v, int lab), void *user);
+/* Makes c->of, from the seed on. */
+void axes_flood(struct cand *c);
+void axes_near(struct cand *c);
+void room_make(struct room *r, struct arena *a, const struct ir_fn *fn);
+void room_clear(struct room *r);
+const char *cand_fail(struct cand *c, ir_loc where, const char *why);
 
 /* --- poly.c --- */
 int poly_const(struct cand *c, double v);
@@ -181,7 +168,7 @@ bool match_exit(struct match *m, ir_val v, int lab, struct exit *out);
 /* Is v, a pred, true where a score is the highest of its row?  *fwd: the attention of these scores. */
 bool match_top(struct match *m, ir_val v, int lab, int *fwd);
 
-/* --- score.c, emit.c --- */
+/* --- where ops are emitted --- */
 enum { OF_FWD = 6, OF_BWD = 5 };       /* values of an attention, of a gradient, see struct env */
 /* Where things are emitted: extents of axes and of vectors, and values. */
 struct env {
@@ -202,6 +189,33 @@ struct env {
 };
 
 enum { MOST_EXTRA = 24, MOST_NODE = 400 };
+
+/* --- place.c --- */
+/* Axes of the side of queries that are heads. */
+static inline uint64_t place_heads(const struct match *m) { return m->c->left & ~(m->t ? (uint64_t)1 << m->t : 0); }
+/* v as [P] or, if it is a table, [P, n]: P: the axes of set, in order, along those that it has not it is repeated. */
+ir_val place_each(struct env *e, ir_val v, int lab, uint64_t set, bool table);
+/* Extent of the vector dimension of v (e's); 1: it has none. */
+int64_t place_vector(const struct env *e, ir_val v, const struct lab *l);
+/* Axes of a set, the batch first, then the heads of queries, queries, keys. */
+int place_order(const struct match *m, uint64_t set, uint8_t *out);
+/* v with a dimension for each axis of `want`, in order, and one for the vector if it has one; fill: missing ones are repeated, others are 1. */
+ir_val place_as(struct env *e, ir_val v, int lab, const uint8_t *want, int nwant, uint64_t fill);
+/* Extents [B.., G, T, S] of the ops; returns the number of batch dimensions. */
+int place_extents(const struct env *e, int64_t *dim);
+
+/* --- lookup.c --- */
+/* Does v depend on queries and keys by their distance alone? */
+bool look_by_distance(const struct match *m, ir_val v, int lab);
+/* Is v, by the distance, something of a table, so that it is made once for each distance? */
+bool look_is_made(const struct match *m, ir_val v, int lab);
+int64_t look_distances(const struct match *m);
+/* v for each distance of a key and a query, the last query and the first key first, as [P, L]: P: the axes of set, which are all that v has besides. */
+ir_val look_apart(struct env *e, ir_val v, int lab, uint64_t set);
+/* What that reads. */
+void look_leaves(struct match *m, ir_val v, int lab, void (*leaf)(void *user, ir_val v, int lab), void *user);
+
+/* --- score.c, emit.c --- */
 /* What hides keys: numbers that take a score's place; the largest that is added to one, and the largest that operands are made of (0: none); any: an operand is
  * what nobody knows. */
 struct fills { double put[MOST_FILL], added, brought; int n; bool any; };
@@ -233,10 +247,6 @@ ir_val score_dead(struct ir_b *b, ir_val l, enum dtype dt, const struct fills *f
 ir_val score_power(struct ir_b *b, ir_val x, int pow, bool *below);      /* x times itself, |pow| of them; below: pow is negative */
 
 ir_val emit_exit(struct env *e, const struct exit *x, ir_type t);
-/* Axes of the side of queries that are heads. */
-static inline uint64_t emit_heads(const struct match *m) { return m->c->left & ~(m->t ? (uint64_t)1 << m->t : 0); }
-/* v as [P] or, if it is a table, [P, n]: P: the axes of set, in order, along those that it has not it is repeated. */
-ir_val emit_places(struct env *e, ir_val v, int lab, uint64_t set, bool table);
 /* All values that emit_exit reads, with their labs; calls back for each. */
 bool emit_leaves(struct match *m, const struct exit *x, void (*leaf)(void *user, ir_val v, int lab), void *user);
 

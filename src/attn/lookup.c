@@ -5,81 +5,6 @@
  * rest, a scatter or a product with a function of the distance, is done outside. */
 #include "impl.h"
 
-/* The axis that stands for a table's n elements, of neither side. */
-static int table_axis(struct cand *c, int64_t n)
-{
-	for (int i = 1; i < c->naxis; i++)
-		if (c->axis[i].side == SIDE_TABLE && c->axis[i].size == n)
-			return i;
-	if (c->naxis == ATOMS || n < 2)
-		return 0;
-	c->axis[c->naxis] = (struct axis){ .size = n, .side = SIDE_TABLE };
-	c->tables |= (uint64_t)1 << c->naxis;
-	return c->naxis++;
-}
-
-/* Labs of indices and table, of which places has the dimensions of v that are places, and window those of the table but for `dim`, in order. */
-static bool labs_of(struct cand *c, ir_val v, int lab, const int64_t *window, int nwindow, ir_val table, int64_t dim, int64_t index_dim, struct look *out)
-{
-	const struct ir_type_info *t = ir_vtype(c->m, c->fn, table), *at = ir_vtype(c->m, c->fn, out->index);
-	const struct lab of = *lab_of(c, lab);
-	struct lab index = { .rank = at->rank }, held = { .rank = t->rank };
-	int axis = table_axis(c, t->dim[dim]), i = 0, w = 0;
-	if (!axis || at->rank > LAB_RANK || t->rank > LAB_RANK || t->rank != nwindow + 1 || (index_dim < at->rank && at->dim[index_dim] != 1) || of.set & 1)
-		return false;
-	for (int d = 0; d < ir_vtype(c->m, c->fn, v)->rank; d++) {
-		bool inside = in_list(window, nwindow, d);
-		if (inside ? w == dim : i == index_dim)
-			(*(inside ? &w : &i))++;
-		int to = inside ? w++ : i++;
-		struct lab *l = inside ? &held : &index;
-		if (to >= l->rank)
-			return false;
-		l->n[to] = of.n[d];
-		memcpy(l->axis[to], of.axis[d], of.n[d]);
-	}
-	held.n[dim] = 1;
-	held.axis[dim][0] = (uint8_t)axis;
-	out->n = t->dim[dim];
-	out->axis = axis;
-	out->index_lab = lab_add(c, &index);
-	out->table_lab = lab_add(c, &held);
-	return !(lab_of(c, out->table_lab)->set & c->right);
-}
-
-bool look_of(struct cand *c, const struct ir_op *o, int lab, struct look *out)
-{
-	int nw, n, nmap, nsize;
-	const int64_t *window = ir_attrs(c->fn, o, AT_offset_dims, &nw), *gone = ir_attrs(c->fn, o, AT_collapsed, &n), *map = ir_attrs(c->fn, o, AT_index_map, &nmap),
-	              *size = ir_attrs(c->fn, o, AT_size, &nsize);
-	const struct ir_type_info *t = ir_vtype(c->m, c->fn, ir_in(c->fn, o, 0));
-	if (n != 1 || nmap != 1 || *gone != *map || ir_attrs_n(c->fn, o, AT_obatch) || size[*map] != 1)
-		return false;
-	for (int d = 0; d < nsize; d++)
-		if (d != *map && size[d] != t->dim[d])
-			return false;
-	*out = (struct look){ .table = ir_in(c->fn, o, 0), .index = ir_in(c->fn, o, 1) };
-	return labs_of(c, o->out, lab, window, nw, out->table, *map, ir_attr(c->fn, o, AT_index_dim), out);
-}
-
-/* The same of a scatter that adds to zeros; lab: of what is added. */
-bool look_back(struct cand *c, const struct ir_op *o, int lab, struct look *out)
-{
-	int nw, n, nmap;
-	if (o->kind != IR_scatter || o->nout != 1 || (enum redop)ir_attr(c->fn, o, AT_redop) != RED_add || ir_attrs_n(c->fn, o, AT_ibatch))
-		return false;
-	const int64_t *window = ir_attrs(c->fn, o, AT_window_dims, &nw), *gone = ir_attrs(c->fn, o, AT_inserted, &n), *map = ir_attrs(c->fn, o, AT_to_operand, &nmap);
-	const void *zero = ir_splat(c->m, c->fn, ir_in(c->fn, o, 0));
-	const struct ir_type_info *t = ir_vtype(c->m, c->fn, o->out), *up = ir_vtype(c->m, c->fn, ir_in(c->fn, o, 2));
-	if (n != 1 || nmap != 1 || *gone != *map || !zero || dtype_info[t->dtype].cls != DT_FLOAT || dtype_real((enum dtype)t->dtype, zero) != 0)
-		return false;
-	for (int d = 0, k = 0; d < t->rank; d++)
-		if (d != *map && (k >= nw || up->dim[window[k++]] != t->dim[d]))
-			return false;
-	*out = (struct look){ .table = o->out, .index = ir_in(c->fn, o, 1) };
-	return labs_of(c, ir_in(c->fn, o, 2), lab, window, nw, o->out, *map, ir_attr(c->fn, o, AT_index_dim), out);
-}
-
 /* --- what depends on the distance alone ---------------------------------------------------- */
 
 /* The one axis of keys; 0: there are several. */
@@ -257,7 +182,7 @@ static ir_val given(struct apart *x, ir_val v, int lab, int64_t n)
 	struct ir_b *b = &x->e->b;
 	if (!n)
 		form_strip(x->m->c, &v, &lab);
-	ir_val y = emit_places(x->e, x->e->get(x->e, v, lab), lab, x->set, n > 0);
+	ir_val y = place_each(x->e, x->e->get(x->e, v, lab), lab, x->set, n > 0);
 	enum dtype dt = (enum dtype)ir_vtype(b->m, b->fn, y)->dtype;
 	if (n)
 		return y;

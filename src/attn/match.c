@@ -964,8 +964,8 @@ static bool tallied(struct match *m, ir_val v, int lab, struct exit *out)
 	*out = (struct exit){ .kind = EXIT_TALLY };
 	if (p <= 0 || (!scores(m, p, &out->op, &coef) && !given_scores(m, p, &out->op, &coef)) || poly_of(c, coef)->n != 1 || poly_of(c, coef)->m[0].n || poly_of(c, coef)->m[0].exp)
 		return false;
-	struct tally by = { .bwd = out->op, .n = look_distances(m), .apart = own & emit_heads(m) };
-	if (by.apart && (own & emit_heads(m)) != emit_heads(m))
+	struct tally by = { .bwd = out->op, .n = look_distances(m), .apart = own & place_heads(m) };
+	if (by.apart && (own & place_heads(m)) != place_heads(m))
 		return false;
 	bool table = t.at.table, far = !table || look_by_distance(m, t.at.index, t.at.index_lab);
 	if (table && far && lab_of(c, t.at.index_lab)->set & ~both)

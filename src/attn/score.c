@@ -36,7 +36,7 @@ static ir_val scalar(struct scalar *s, ir_val v, int lab);
 /* A table that heads which share keys have of their own has a part for each: elements of all. */
 static int64_t table_length(const struct scalar *s, const struct extra *x)
 {
-	uint64_t heads = emit_heads(s->e->m);
+	uint64_t heads = place_heads(s->e->m);
 	int64_t n = x->table;
 	for (int i = 1; i < s->c->naxis && s->e->size && lab_of(s->c, x->lab)->set & heads; i++)
 		n *= heads >> i & 1 ? s->e->size[i] : 1;
@@ -81,7 +81,7 @@ static ir_val part_index(struct scalar *s, ir_val at, int64_t n, bool own, bool 
 	if (own) {
 		struct extra x = { .index = true };
 		for (int k = 1; k < s->c->naxis; k++)
-			if (emit_heads(s->e->m) >> k & 1)
+			if (place_heads(s->e->m) >> k & 1)
 				x.axis[x.n++] = (uint8_t)k;
 		ir_val g = param(s, &x), by = ir_const_i(b, i, n);
 		if (!g)
@@ -107,7 +107,7 @@ static ir_val taken(struct scalar *s, const struct extra *x, ir_val at)
 {
 	static const int64_t one[] = { 1, 1 };
 	struct ir_b *b = &s->b;
-	if (!at || !(at = part_index(s, at, x->table, lab_of(s->c, x->lab)->set & emit_heads(s->e->m), true)))
+	if (!at || !(at = part_index(s, at, x->table, lab_of(s->c, x->lab)->set & place_heads(s->e->m), true)))
 		return 0;
 	ir_val table = param(s, x);
 	if (!table)
