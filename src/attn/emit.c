@@ -116,11 +116,14 @@ static ir_val extra(struct env *e, const struct extra *x, int fwd)
 	if (!x->index)
 		return matrix(e, e->get(e, x->v, x->lab), x->lab, false);
 	struct lab l = { .rank = (uint8_t)x->n };
+	int64_t dim[ATOMS], all = 1;
 	for (int i = 0; i < x->n; i++) {
 		l.n[i] = 1;
 		l.axis[i][0] = x->axis[i];
+		all *= dim[i] = e->size[x->axis[i]];
 	}
-	return matrix(e, e->index(e, x->n, x->axis), lab_add(e->m->c, &l), false);
+	ir_val at = x->part ? ir_reshape(&e->b, ir_iota(&e->b, ir_tensor(e->b.m, DT_i32, 1, &all), 0), x->n, dim) : e->index(e, x->n, x->axis);
+	return matrix(e, at, lab_add(e->m->c, &l), false);
 }
 
 /* --- the ops --------------------------------------------------------------------------- */

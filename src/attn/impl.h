@@ -221,7 +221,7 @@ void look_leaves(struct match *m, ir_val v, int lab, void (*leaf)(void *user, ir
 struct fills { double put[MOST_FILL], added, brought; int n; bool any; };
 
 /* A function of scalars in the making. */
-struct extra { ir_val v; int lab; bool index, sums, apart; int64_t table; int top; enum dtype as; int n; uint8_t axis[LAB_ATOMS]; ir_val at; };      /* index: that along these axes; sums: the l of the rows, as such; table: so many elements are of a table, or (apart) distances that v depends on; top: 1 + the attention whose highest score it is; at: while they are found, what stands for it */
+struct extra { ir_val v; int lab; bool index, part, sums, apart; int64_t table; int top; enum dtype as; int n; uint8_t axis[LAB_ATOMS]; ir_val at; };      /* index: that along these axes (part: of the parts of a table); sums: the l of the rows, as such; table: so many elements are of a table, or (apart) distances that v depends on; top: 1 + the attention whose highest score it is; at: while they are found, what stands for it */
 struct scalar {
 	struct env *e;
 	struct cand *c;

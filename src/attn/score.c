@@ -48,7 +48,7 @@ static ir_val param(struct scalar *s, const struct extra *x)
 	int i = 0;
 	for (; i < s->nextra; i++) {
 		const struct extra *y = &s->extra[i];
-		if (x->index == y->index && x->top == y->top && x->table == y->table && x->apart == y->apart && (x->index ? x->n == y->n && !memcmp(x->axis, y->axis, (size_t)x->n) : x->v == y->v && x->lab == y->lab))
+		if (x->index == y->index && x->part == y->part && x->top == y->top && x->table == y->table && x->apart == y->apart && (x->index ? x->n == y->n && !memcmp(x->axis, y->axis, (size_t)x->n) : x->v == y->v && x->lab == y->lab))
 			break;
 	}
 	if (i == s->nextra) {
@@ -79,7 +79,7 @@ static ir_val part_index(struct scalar *s, ir_val at, int64_t n, bool own, bool 
 	ir_val zero = ir_const_i(b, t, 0), last = ir_const_i(b, t, n - 1), low = ir_bin(b, ELEM_maximum, at, zero), in = ir_bin(b, ELEM_minimum, low, last);
 	ir_val v = ir_convert(b, in, DT_i32), out = ir_const_i(b, i, -1);
 	if (own) {
-		struct extra x = { .index = true };
+		struct extra x = { .index = true, .part = true };
 		for (int k = 1; k < s->c->naxis; k++)
 			if (place_heads(s->e->m) >> k & 1)
 				x.axis[x.n++] = (uint8_t)k;

@@ -269,16 +269,18 @@ static inline __attribute__((always_inline)) bool tally_line(int n, const int32_
 
 T512 static bool tally_line_512(int n, const int32_t *at, const float *dx, int64_t length, double *sum) { return tally_line(n, at, dx, length, sum); }
 
-/* dx of a tile of n0 keys and n1 rows, ld bytes apart. */
-static void tally(const struct run *r, const char *dx, int64_t ld, int n0, int n1, const struct att_rest *rest)
+/* dx of a tile of n0 keys and n1 rows, not rounded: sums that it all but vanishes in would be of that. */
+static void tally(const struct run *r, int n0, int n1, const float *s, const float *y, const float *l, const float *less, const float *delta, const struct att_rest *rest)
 {
 	const struct bwd *f = r->f;
-	for (int i = 0; i < n0; i++, dx += ld) {
-		float row[ATT_COLS];
-		if (f->p.v->es == 2)
-			kern_isa_get()->bf16_f32(n1, row, dx, NULL, NULL);
-		else
-			memcpy(row, dx, sizeof *row * (size_t)n1);
+	for (int i = 0; i < n0; i++, s += ATT_COLS, y += ATT_COLS) {
+		float row[ATT_COLS], x[ATT_COLS];
+		const float *slope = rest->slope + i * ATT_COLS, *w = rest->weight ? rest->weight + i * ATT_COLS : NULL;
+		for (int j = 0; j < ATT_COLS; j++)
+			x[j] = (s[j] - l[j]) - less[j] * (float)M_LN2;
+		kern_elem(ELEM_exponential, DT_f32, DT_f32)(ATT_COLS, row, x, NULL, NULL);
+		for (int j = 0; j < ATT_COLS; j++)
+			row[j] *= (y[j] * (w ? w[j] : 1) - delta[j]) * slope[j];
 		for (int k = 0; k < f->p.x.ntally; k++) {
 			const int32_t *at = rest->at[k] + i * ATT_COLS;
 			double *sum = tally_of(r, r->tile, k);
@@ -347,7 +349,7 @@ static bool tile(struct run *r, int64_t g, int t)
 	v->soft->backward((int)mr, s, y, l, c * LOG2E, less, num[raw ? DELTA_C : DELTA] + t * ATT_COLS, c, rest.slope, rest.weight, r->mem + f->p_at + at, r->mem + f->dx_at + at,
 	                  ld, r->mem + f->panel_at + (size_t)((t * f->kpad + g * mr) * ATT_COLS * es));
 	if (p->x.ntally)
-		tally(r, r->mem + f->dx_at + at, ld, (int)MIN(mr, p->x.s - i0), (int)MIN(ATT_COLS, p->rows - j0), &rest);
+		tally(r, (int)MIN(mr, p->x.s - i0), (int)MIN(ATT_COLS, p->rows - j0), s, y, l, less, num[DELTA] + t * ATT_COLS, &rest);
 	return true;
 }
 

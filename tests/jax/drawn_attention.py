@@ -20,6 +20,14 @@ def back(f):
     return g
 
 
+def bucket(d, both=True, n=32, most=128):
+    """T5's, of the distance of a key from a query."""
+    n = n // 2 if both else n
+    side, d = ((d > 0) * n, jnp.abs(d)) if both else (0, -jnp.minimum(d, 0))
+    far = n // 2 + (jnp.log(d.astype(f32) / (n // 2)) / np.log(most / (n // 2)) * (n - n // 2)).astype(jnp.int32)
+    return side + jnp.where(d < n // 2, d, jnp.minimum(far, n - 1))
+
+
 def lies(mesh, *specs):
     m = jax.make_mesh(tuple(mesh.values()), tuple(mesh), axis_types=(jax.sharding.AxisType.Auto,) * len(mesh))
     return [s if s is None else jax.sharding.NamedSharding(m, s) for s in specs]
@@ -55,7 +63,8 @@ def drawn(rng):
     s = t if causal_ or rng.integers(3) else pick(64, 128, 384) if many else pick(64, 1024, 1536)
     b, (h, kv) = 32 if many else pick(1, 2), pick((1, 1), (2, 2), (4, 2), (4, 1))
     dtype, again = pick(f32, f32, bf16), rng.integers(2)
-    extra, cap = pick("", "", "segments", "bias", "lengths", "positions", "keep", "sinks", "dropout"), rng.integers(5) == 0
+    extra, cap = pick("", "", "segments", "bias", "lengths", "positions", "keep", "sinks", "dropout", "buckets", "buckets", "slopes", "places"), rng.integers(5) == 0
+    both, n_table, added_mask = rng.integers(2), pick(2, 7, 32), rng.integers(3) == 0      # of what is learned by position
     added = pick(None, None, None, 1e-6, 0.5) if extra != "sinks" else None
     mesh, seq, batch = pick(({"x": 4}, "x", None), ({"x": 2, "y": 2}, "x", "y" if b > 1 else None), ({"x": 2, "y": 2}, ("x", "y"), None), ({"x": 2, "y": 2}, "y", None),
                             ({"x": 2}, "x", None), *(({"x": 3}, "x", None),) * (t % 3 == s % 3 == 0))
@@ -65,6 +74,8 @@ def drawn(rng):
     args = [(rng.standard_normal(shape(n, heads)) * 2 ** rng.uniform(-1, 1)).astype(np.float32) for n, heads in ((t, h), (s, kv), (s, kv))]
     more = {"": [], "positions": [rng.permutation(n).astype(np.int32) for n in (t, s)], "keep": [rng.random((1, t, s)) < 0.8], "sinks": [rng.standard_normal(h).astype(np.float32)],
             "dropout": [rng.random((h, t, s)) < 0.8], "segments": [np.sort(rng.integers(0, 4, (b, n))).astype(np.int32) for n in (t, s)], "bias": [rng.standard_normal((h, 1, s)).astype(np.float32)],
+            "buckets": [rng.standard_normal((32, h) if both else (h, 32)).astype(np.float32)], "slopes": [rng.standard_normal(h).astype(np.float32) / 4],
+            "places": [rng.standard_normal((n_table, h)).astype(np.float32), rng.integers(-1, n_table + 1, (t, s)).astype(np.int32)],
             "lengths": [rng.integers(np.isinf(fill), s + 1, b).astype(np.int32) * (rng.integers(4, size=b) > 0 if np.isfinite(fill) else 1)]}[extra]
 
     def f(q, k, v, *m):
@@ -75,6 +86,12 @@ def drawn(rng):
             x = 4 * jnp.tanh(x / 4)
         if extra == "bias":
             x = x + m[0]
+        if extra == "buckets":
+            x = x + (jnp.take(m[0], bucket(j - i), axis=0).transpose(2, 0, 1) if both else m[0][:, bucket(j - i, False)])
+        if extra == "places":
+            x = x + m[0].at[m[1]].get(mode="clip").transpose(2, 0, 1)
+        if extra == "slopes":
+            x = x + m[0][:, None, None] * (j - i if both else -abs(i - j)) / 8
         keep = (i >= j if causal_ else i >= 0) & (abs(i - j) < window if window and t == s else True)
         if extra == "segments" and t == s:
             keep = keep & (m[0][:, None, :, None] == m[0][:, None, None])
@@ -84,7 +101,7 @@ def drawn(rng):
             keep = keep & (m[0][:, None] >= m[1]) | (j == 0)
         if extra == "keep":
             keep = keep & m[0] | (j == 0)
-        x = jnp.where(keep, x, fill)
+        x = x + jnp.where(keep, 0, fill) if added_mask and extra in ("buckets", "slopes") and -1e10 < fill else jnp.where(keep, x, fill)
         if extra == "sinks":
             x = jnp.concatenate([x, jnp.broadcast_to(m[0][:, None, None], (*x.shape[:3], 1))], -1)
         p = weights(x, added)[..., :s]
@@ -93,7 +110,7 @@ def drawn(rng):
 
     deep = t == s and rng.integers(4) == 0
     g = (lambda q, k, v, *m: f(f(q, k, v, *m), k * 2, v + 1, *m)) if deep else f
-    text = f"{t=} {s=} {d=} {b=} {h=} {kv=} {dtype.dtype.name} {extra=} {cap=} {added=} {causal_=} {window=} {fill=} {first=} {again=} {deep=} {mesh} {specs}"
+    text = f"{t=} {s=} {d=} {b=} {h=} {kv=} {dtype.dtype.name} {extra=} {both=} {n_table=} {added_mask=} {cap=} {added=} {causal_=} {window=} {fill=} {first=} {again=} {deep=} {mesh} {specs}"
     return text, jax.checkpoint(g) if again else g, [a.astype(dtype) for a in args] + more, mesh, specs
 
 

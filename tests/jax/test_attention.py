@@ -13,7 +13,7 @@ import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
-from drawn_attention import back, drawn, drawn_layers, layer as one_layer, lies, wanted as wanted_drawn  # noqa: E402
+from drawn_attention import back, bucket, drawn, drawn_layers, layer as one_layer, lies, wanted as wanted_drawn  # noqa: E402
 from jax import lax  # noqa: E402
 from xla_cpu import on_cpu  # noqa: E402
 
@@ -40,14 +40,6 @@ def causal(t=T, s=None):
 def between(t=T, s=None):
     """How far a key is behind a query."""
     return jnp.arange(s or t) - jnp.arange(t)[:, None]
-
-
-def bucket(d, both=True, n=32, most=128):
-    """T5's."""
-    n = n // 2 if both else n
-    side, d = ((d > 0) * n, jnp.abs(d)) if both else (0, -jnp.minimum(d, 0))
-    far = n // 2 + (jnp.log(d.astype(f32) / (n // 2)) / np.log(most / (n // 2)) * (n - n // 2)).astype(jnp.int32)
-    return side + jnp.where(d < n // 2, d, jnp.minimum(far, n - 1))
 
 
 def scores(q, k):
