@@ -1046,6 +1046,29 @@ def test_memory(name, dtype, t):
             assert total <= (1.2 if t == 65536 else 1.35) * least, (d, again, total / least)
 
 
+def by_position(what, t):
+    """Scores that get learned numbers: of q, k, v, these numbers, and what else there is."""
+    def f(q, k, v, m, *at):
+        d = jnp.arange(t) - jnp.arange(t)[:, None]
+        x = {"buckets": lambda: m[bucket(d)].transpose(2, 0, 1), "buckets taken": lambda: jnp.take(m, bucket(d, False), axis=0).transpose(2, 0, 1) + jnp.where(d <= 0, 0, -1e9),
+             "slopes": lambda: m[:, None, None] * -abs(d), "places": lambda: m[at[0]].transpose(2, 0, 1)}[what]()
+        return values(jax.nn.softmax((scores(q, k) + x).astype(f32)).astype(v.dtype), v)
+    return f
+
+
+@pytest.mark.parametrize("what, dims, t", [("buckets", (32, 2), 65536), ("buckets taken", (32, 2), 65536), ("slopes", (2,), 65536), ("places", (500, 2), 8192)])
+@pytest.mark.parametrize("dtype", [f32, bf16])
+def test_memory_of_what_is_learned_by_position(what, dims, t, dtype):
+    """No matrix of queries by keys, of one byte each, in the memory that a gradient takes; alone and shared out over queries."""
+    at = [jax.ShapeDtypeStruct((t, t), np.int32)] * (what == "places")
+    x = [jax.ShapeDtypeStruct((1, t, 2, 32), dtype)] * 3 + [jax.ShapeDtypeStruct(dims, dtype)]
+    g = jax.grad(lambda *a: (by_position(what, t)(*a).astype(f32) ** 2).sum(), (0, 1, 2, 3))
+    assert jax.jit(g).lower(*x, *at).compile().memory_analysis().temp_size_in_bytes < t * t
+    row, = lies({"x": 4}, P(None, "x"))
+    x = [jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=row) for a in x[:3]] + x[3:]
+    assert jax.jit(g, out_shardings=(row, row, row, None)).lower(*x, *at).compile().memory_analysis().temp_size_in_bytes < t * t
+
+
 def rows_and_keys(t): return jnp.arange(t)[:, None], jnp.arange(t)
 
 
