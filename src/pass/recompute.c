@@ -18,10 +18,11 @@ static bool plan_operands(struct edits *w, struct edit *e, const struct ir_op *o
 	return true;
 }
 
+enum { TIMES = 16 };
+
 /* Is v, which the second loop makes again, many times as large as all that it is made from? */
 static bool spread(const struct edits *w, const struct edit *e, ir_val v)
 {
-	enum { TIMES = 16 };
 	const struct ir_fn *body = e->first->l.body;
 	bool *made = ARENA_NEW(w->a, bool, v + 1);
 	int64_t most = 1;
@@ -37,6 +38,12 @@ static bool spread(const struct edits *w, const struct edit *e, ir_val v)
 	return ir_vtype(w->m, body, v)->count >= TIMES * most;
 }
 
+/* Are few elements taken again and again, of a table that scores are looked up in, say? */
+static bool is_looked_up(const struct edits *w, const struct ir_fn *body, const struct ir_op *o)
+{
+	return o->kind == IR_gather && ir_vtype(w->m, body, o->out)->count >= TIMES * ir_vtype(w->m, body, ir_in(body, o, 0))->count;
+}
+
 /* How the second loop has x, a value of the first one's body; strict: nothing may be stacked for it. */
 static bool plan(struct edits *w, struct edit *e, ir_val x, bool strict)
 {
@@ -50,7 +57,8 @@ static bool plan(struct edits *w, struct edit *e, ir_val x, bool strict)
 	if (to->how != NONE && to->how != NEVER)
 		return true;
 	bool pure = o && ir_info(o->kind)->flags & IR_PURE && o->nout == 1;
-	bool cheap = pure && (o->kind == IR_constant || o->kind == IR_iota || o->kind == IR_slice || o->kind == IR_concatenate || is_view((enum ir_kind)o->kind) || ir_is_elem(o->kind));
+	bool cheap = pure && (o->kind == IR_constant || o->kind == IR_iota || o->kind == IR_slice || o->kind == IR_concatenate || is_view((enum ir_kind)o->kind) || ir_is_elem(o->kind) ||
+	                      is_looked_up(w, body, o));
 	bool follow = (pure && is_view((enum ir_kind)o->kind)) || (o && f->around[x]);
 	bool given = e->o->kind == IR_case && recompute_is_given(w->m, body, x);
 	if (!f->around[x] && !given && (r = recompute_stacked(w, f, x)) >= 0) {
