@@ -2,7 +2,7 @@
  *
  * A candidate is a product q . k of which something like an exponential is summed over keys.  axes.c says which dimensions of the values around
  * it are queries and keys, poly.c and form.c bring them into a normal form, match.c reads off it what leaves the region, region.c asks
- * that nothing else does, emit.c writes the ops, parts.c keeps o precise for gradients, check.c runs both on samples.  No templates: what is not arithmetic in the normal form is
+ * that nothing else does, lookup.c has what is looked up by position, place.c and emit.c write the ops, parts.c keeps o precise for gradients, check.c runs both on samples.  No templates: what is not arithmetic in the normal form is
  * an unknown, and a program that cannot be brought to the ops' form stays as it is. */
 #ifndef RONDO_ATTN_H
 #define RONDO_ATTN_H
