@@ -1069,6 +1069,17 @@ def test_memory_of_what_is_learned_by_position(what, dims, t, dtype):
     assert jax.jit(g, out_shardings=(row, row, row, None)).lower(*x, *at).compile().memory_analysis().temp_size_in_bytes < t * t
 
 
+def test_memory_of_a_table_for_each_layer():
+    """A loop over layers stacks neither scores nor what is added to them, that one which goes back makes both again."""
+    def f(q, k, v, m):
+        return lax.scan(lambda c, w: (c + by_position("buckets", c.shape[1])(c, k, v, w), None), q, m)[0]
+    g, t = jax.grad(lambda *a: (f(*a) ** 2).sum(), (0, 1, 2, 3)), 4096
+    x = [normal(1, 96, 2, 32, seed=i) for i in range(3)] + [normal(4, 32, 2)]
+    compare(jax.jit(g)(*x), on_cpu(g, *x), 1e-4)
+    x = [jax.ShapeDtypeStruct((1, t, 2, 32), f32)] * 3 + [jax.ShapeDtypeStruct((4, 32, 2), f32)]
+    assert jax.jit(g).lower(*x).compile().memory_analysis().temp_size_in_bytes < 6 * t * t      # an index of 4 bytes is there, which JAX makes before the loop; what is added would be 32 a layer
+
+
 def rows_and_keys(t): return jnp.arange(t)[:, None], jnp.arange(t)
 
 
