@@ -404,3 +404,65 @@ ir_val rw_turned_back(struct rewrite *r, const struct ir_op *o, const ir_val *in
 	}
 	return 0;
 }
+
+/* Each device can tell then which updates are its own, along a dimension that is cut; jax.vmap of dynamic_update_slice writes these. */
+ir_val rw_scatter_of_ones(struct rewrite *r, const struct ir_op *o, const ir_val *in)
+{
+	const struct ir_fn *fn = r->from;
+	int nw, ngone, nbatch, nsbatch, nto, nw_left = 0, d = 0, rank = 0;
+	const int64_t *window = ir_attrs(fn, o, AT_window_dims, &nw), *gone = ir_attrs(fn, o, AT_inserted, &ngone), *batch = ir_attrs(fn, o, AT_ibatch, &nbatch),
+	              *sbatch = ir_attrs(fn, o, AT_sbatch, &nsbatch), *to = ir_attrs(fn, o, AT_to_operand, &nto);
+	const struct ir_type_info x = *type_of(r, in[0]), u = *type_of(r, in[o->nin == 3 ? 2 : 0]);
+	int64_t dim[IR_MAX_RANK], w[8 + 6 * IR_MAX_RANK], left[IR_MAX_RANK], *p = w;
+	bool is_gone[IR_MAX_RANK] = { false }, is_batch[IR_MAX_RANK] = { false };
+	if (o->nin != 3)
+		return 0;
+	for (int k = 0; k < ngone; k++)
+		is_gone[gone[k]] = true;
+	for (int k = 0; k < nbatch; k++)
+		is_batch[batch[k]] = true;
+	for (int k = 0, next = 0; k < u.rank; k++) {
+		if (next == nw || window[next] != k) {
+			dim[rank++] = u.dim[k];
+			continue;
+		}
+		next++;
+		while (is_gone[d] || is_batch[d])
+			d++;
+		if (u.dim[k] == 1 && x.dim[d] > 1) {
+			is_gone[d] = true;
+		} else {
+			left[nw_left++] = rank;
+			dim[rank++] = u.dim[k];
+		}
+		d++;
+	}
+	if (nw_left == nw)
+		return 0;
+	*p++ = nw_left;
+	for (int k = 0; k < nw_left; k++)
+		*p++ = left[k];
+	int64_t *n = p++;
+	*n = 0;
+	for (int k = 0; k < x.rank; k++)
+		if (is_gone[k]) {
+			*p++ = k;
+			++*n;
+		}
+	*p++ = nbatch;
+	for (int k = 0; k < nbatch; k++)
+		*p++ = batch[k];
+	*p++ = nsbatch;
+	for (int k = 0; k < nsbatch; k++)
+		*p++ = sbatch[k];
+	*p++ = nto;
+	for (int k = 0; k < nto; k++)
+		*p++ = to[k];
+	*p++ = ir_attr(fn, o, AT_index_dim);
+	*p++ = ir_attr(fn, o, AT_sorted);
+	*p++ = ir_attr(fn, o, AT_unique);
+	*p++ = ir_attr(fn, o, AT_redop);
+	*p++ = ir_attr(fn, o, AT_fn);
+	ir_type t = fn->val.p[o->out].type;
+	return ir_emit_raw(&r->b, IR_scatter, 3, (ir_val[]){ in[0], in[1], ir_reshape(&r->b, in[2], rank, dim) }, 1, &t, w, (uint32_t)(p - w));
+}

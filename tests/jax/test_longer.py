@@ -49,6 +49,8 @@ TURNS = {
     "picked": lambda c, w, i: c + c.at[:, jnp.array([3, 40, -50, 0]) + i].get(mode="clip").sum(1, keepdims=True),
     "added": lambda c, w, i: c.at[:, jnp.array([3, 40, -1, 3]) + i].add(c[:, :4] * w[0, :F]),
     "flat": lambda c, w, i: jnp.tanh(c.reshape(-1, F) @ w[:, :F]).reshape(c.shape) + c.ravel().mean(),
+    "each": lambda c, w, i: jax.vmap(lambda c, k, n: lax.dynamic_update_index_in_dim(c, k, n, 0))(c, c[:, 0] * .5, jnp.arange(c.shape[0]) * 17 + i),
+    "beams": lambda c, w, i: c[jnp.array([1, 0, 1]) % c.shape[0]][:c.shape[0]] * .9 + c[..., ::-1] * .1,
     "sorted": lambda c, w, i: jnp.sort(c, 1) * .8,
     "flip": lambda c, w, i: c[:, ::-1] * .7 + 1,
     "place": lambda c, w, i: jnp.where(jnp.arange(c.shape[1])[:, None] > i + 1, c * .5, -c),
@@ -192,3 +194,15 @@ def test_bytes_of_what_is_flattened(n):
     for name in ("ravel", "rows", "back", "mean"):
         sent, kinds = moved(lambda x: (jnp.sin(FLAT[name](x)) ** 2).mean(), [x], [("x",)], mesh(n), ())
         assert sent <= 3 * x[0].nbytes, (name, sent, kinds)
+
+
+@pytest.mark.only_rondo("Rondo's collectives")
+@pytest.mark.parametrize("n", MESHES)
+def test_bytes_of_places(n):
+    """Each sequence writes at a place of its own into a cache that is cut along the sequence; beams go on from others."""
+    k, u, at, m = np.zeros((4, 48 * n, 4, 8)), np.zeros((4, 4, 8)), np.zeros(4, np.int32), mesh(n)
+    for rows in (slice(None), slice(1, None)):
+        sent, _ = moved(lambda k, u, at: jax.vmap(lambda k, u, at: lax.dynamic_update_index_in_dim(k, u, at, 0))(k[:, rows], u, at).sum(1), [k, u, at], [(None, "x"), (), ()], m, ())  # noqa: B023
+        assert sent <= 2 * u.nbytes + 2 * k[:, 0].nbytes
+        sent, _ = moved(lambda k, at: jnp.sin(k[:, rows])[at].sum(1), [k, at], [(None, "x"), ()], m, ())  # noqa: B023
+        assert sent <= 4 * k[:, 0].nbytes
