@@ -1,7 +1,7 @@
 /* Functions that ops hold, on their way: loops and branches.
  *
- * What they are handed and give lies as propagation has it.  Where a dimension does not divide into the parts that it would have so, it may be handed on with
- * more elements behind the last ones, which nobody reads (struct view), or whole: what takes less. */
+ * What they are handed and give lies as propagation has it.  Where a dimension does not divide into the parts that it would have so, it is handed on with
+ * more elements behind the last ones, which nobody reads (struct view), unless that takes much longer than whole. */
 #include "moved.h"
 
 /* Who goes on with the results of a loop's body that are rows of stacks: the stacks' values outside, by result; 0: it is none.  longer: rows may have more elements. */
@@ -102,6 +102,7 @@ static ir_shard const_place(struct part *p, const struct values *body, ir_val v,
 /* --- loops --------------------------------------------------------------------------------------- */
 
 enum { ROUNDS = 3 };       /* that look for loops' sums */
+enum { WORSE = 2 };        /* times what is handed whole takes: what lies as annotations say takes as many times less memory as there are parts */
 
 /* A loop in the making.  How operands lie outside (at), and by parameter and result of the body, parameter of the condition; then what these became, and
  * where results are (got) or what is added to a parameter to make them (adds).  longer: some have more elements. */
@@ -282,7 +283,7 @@ struct err *part_loop(struct part *p, struct scope *s, const struct ir_op *o)
 		p->spare = spare;
 		hand(p, s, &w, true);
 		TRY(turn(p, s, &w));
-		if (takes(p, &w) > ns) {
+		if (takes(p, &w) > WORSE * ns) {
 			part_go_back(p, &s->b, before);
 			p->spare = spare;
 			w.longer = false;
@@ -376,7 +377,7 @@ struct err *part_case(struct part *p, struct scope *s, const struct ir_op *o)
 		part_go_back(p, &s->b, before);
 		ns += whole(p, s, (int)o->nin, longer, in);
 		TRY(branches(p, s, o, longer + 1, end, w + 1, &more));
-		any = more <= ns;
+		any = more <= WORSE * ns;
 		if (!any) {
 			part_go_back(p, &s->b, before);
 			TRY(branches(p, s, o, as + 1, to, w + 1, &ns));
