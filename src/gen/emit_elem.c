@@ -291,7 +291,7 @@ static LV float_elem(struct em *e, enum elem k, int dt, const LV *a)
 	case ELEM_round_nearest_afz: return intr1(e, "llvm.round", x);
 	case ELEM_round_nearest_even: return intr1(e, "llvm.roundeven", x);
 	case ELEM_sqrt: r = intr1(e, "llvm.sqrt", x); break;
-	case ELEM_rsqrt: r = dt != DT_f64 && e->code->rsqrt ? e->code->rsqrt(e, x) : LLVMBuildFDiv(b, F(x, 1), intr1(e, "llvm.sqrt", x), ""); break;
+	case ELEM_rsqrt: r = LLVMBuildFDiv(b, F(x, 1), intr1(e, "llvm.sqrt", x), ""); break;
 	case ELEM_is_finite: return fcmp(e, LLVMRealOLT, intr1(e, "llvm.fabs", x), F(x, INFINITY));
 	case ELEM_real: return x;
 	case ELEM_imag: return F(x, 0);

@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 static LV I(LV x, int64_t v) { return em_ki(LLVMTypeOf(x), v); }
-static LV F(LV x, double v) { return em_kf(LLVMTypeOf(x), v); }
 static LV bits(struct em *e, LV x, LT t) { return LLVMBuildBitCast(e->b, x, em_like(x, t), ""); }
 
 /* --- f32 to bf16 ---------------------------------------------------------- */
@@ -86,34 +85,6 @@ static LV zmm(struct em *e, const char *name, LV x, LV y, bool rounding)
 }
 
 static LV scalef(struct em *e, LV x, LV y) { return zmm(e, "llvm.x86.avx512.mask.scalef.ps.512", x, y, true); }
-
-/* 1 / sqrt(x) with 14 bits: the same in vectors of any length. */
-static LV rsqrt14(struct em *e, LV x)
-{
-	int n = em_lanes(x), w = n <= 4 ? 4 : n, idx[8];
-	if (n >= 16)
-		return zmm(e, "llvm.x86.avx512.rsqrt14.ps.512", x, NULL, false);
-	LT t = em_vec(e->f32, w);
-	LV y = x;
-	if (!n)
-		y = LLVMBuildInsertElement(e->b, LLVMConstNull(t), x, em_ki(e->i32, 0), "");
-	for (int i = 0; i < w; i++)
-		idx[i] = i < n ? i : n;
-	if (n && n < w)
-		y = em_shuffle(e, x, LLVMConstNull(LLVMTypeOf(x)), idx, w);
-	LV a[3] = { y, LLVMConstNull(t), LLVMConstAllOnes(e->i8) };
-	y = em_call(e, w == 4 ? "llvm.x86.avx512.rsqrt14.ps.128" : "llvm.x86.avx512.rsqrt14.ps.256", t, 3, a);
-	return !n ? LLVMBuildExtractElement(e->b, y, em_ki(e->i32, 0), "") : n < w ? em_shuffle(e, y, NULL, idx, n) : y;
-}
-
-/* A step of Newton's after it takes half the time of a root and a quotient, and is closer.  Of 0 and infinity the step would be NaN. */
-static LV rsqrt(struct em *e, LV x)
-{
-	LV y = rsqrt14(e, x), step[2] = { y, F(x, 1) };
-	LV z = em_intr(e, "llvm.fma", LLVMBuildFNeg(e->b, LLVMBuildFMul(e->b, x, y, ""), ""), 2, step), last[2] = { z, y };
-	LV r = em_intr(e, "llvm.fma", LLVMBuildFMul(e->b, y, F(x, 0.5), ""), 2, last);
-	return em_sel(e, LLVMBuildFCmp(e->b, LLVMRealUNO, z, z, ""), y, r);
-}
 
 static LV range(struct em *e, LV x, LV y, bool max)
 {

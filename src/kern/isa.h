@@ -133,22 +133,6 @@ INT_HELP(u64, uint64_t, int64_t, uint64_t, uint64_t, 64, 0, uint128)
 	{ return FABS(x / y) < (T)LIMIT && FABS(y) < (T)1e30 && FABS(y) > (T)1e-30; }
 FLOAT_HELP(f32, float, uint32_t, int32_t, 0x80000000u, 0x7f800000u, __builtin_truncf, __builtin_copysignf, __builtin_fabsf)
 FLOAT_HELP(f64, double, uint64_t, int64_t, 0x8000000000000000u, 0x7ff0000000000000u, __builtin_trunc, __builtin_copysign, __builtin_fabs)
-#define RSQRT_HERE OP1(rsqrt, T, (T)1 / C(__builtin_sqrt)(x))
-#if ISA_LEVEL >= 4
-/* 14 bits and a step of Newton's, as generated code has it (src/gen/emit_host.c). */
-static void rsqrt_f32_s(ARGS)
-{
-	(void)b_, (void)c_;
-	const float *a = a_;
-	float *o = out;
-	for (int64_t i = 0; i < n; i += 16) {
-		__mmask16 some = (__mmask16)(n - i < 16 ? (1 << (n - i)) - 1 : 0xffff);
-		__m512 x = _mm512_maskz_loadu_ps(some, a + i), y = _mm512_rsqrt14_ps(x);
-		__m512 z = _mm512_fnmadd_ps(_mm512_mul_ps(x, y), y, _mm512_set1_ps(1)), r = _mm512_fmadd_ps(_mm512_mul_ps(y, _mm512_set1_ps(0.5f)), z, y);
-		_mm512_mask_storeu_ps(o + i, some, _mm512_mask_mov_ps(r, _mm512_cmp_ps_mask(z, z, _CMP_UNORD_Q), y));
-	}
-}
-#endif
 REM_HELP(f32, float, __builtin_copysignf, __builtin_fabsf, 0x1p28f)
 
 /* Rows become functions, then the table of the type. */
@@ -240,11 +224,6 @@ REM_HELP(f32, float, __builtin_copysignf, __builtin_fabsf, 0x1p28f)
 #define WITHIN(x, most) (__builtin_fabsf(x) <= (float)(most))
 #define REM(x, y) NAME(rem_1)(x, y)
 #define REM_OK(x, y) NAME(rem_ok)(x, y)
-#if ISA_LEVEL >= 4
-#define RSQRT SAME(rsqrt, rsqrt)
-#else
-#define RSQRT RSQRT_HERE
-#endif
 #include "strips.h"
 #undef SIGNBIT
 #undef LIBZ
@@ -255,7 +234,6 @@ REM_HELP(f32, float, __builtin_copysignf, __builtin_fabsf, 0x1p28f)
 #undef WITHIN
 #undef REM
 #undef REM_OK
-#undef RSQRT
 #define TNAME f64
 #define T double
 #define SIGNBIT 0x8000000000000000u
@@ -267,7 +245,6 @@ REM_HELP(f32, float, __builtin_copysignf, __builtin_fabsf, 0x1p28f)
 #define WITHIN(x, most) (__builtin_fabs(x) <= TRIG_WIDE)
 #define REM(x, y) fmod(x, y)
 #define REM_OK(x, y) ((void)(x), (void)(y), true)
-#define RSQRT RSQRT_HERE
 #include "strips.h"
 #undef SIGNBIT
 #undef LIBZ
@@ -278,8 +255,6 @@ REM_HELP(f32, float, __builtin_copysignf, __builtin_fabsf, 0x1p28f)
 #undef WITHIN
 #undef REM
 #undef REM_OK
-#undef RSQRT
-#undef RSQRT_HERE
 #undef SET_FLOAT
 
 /* --- conversions --------------------------------------------------------- */
