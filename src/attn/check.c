@@ -290,10 +290,8 @@ static const char *precise(struct match *m, const struct run *was, const struct 
 		enum dtype dt = (enum dtype)ir_vtype(c->m, c->fn, m->exit.p[i].v)->dtype;
 		int some = dt == DT_f64 || dt == DT_f32 ? 16 : 2;        /* of sums: what they are made of may be larger than what is left of it */
 		some *= m->exit.p[i].kind >= EXIT_DX ? 16 : 1;           /* all of the scores' */
-		/* times distances, of which a row's sum has nothing of what they have in common, but for the rounding of y - delta */
-		double far = m->exit.p[i].kind == EXIT_TALLY && m->tallied.p[m->exit.p[i].tallied].nby ? 16 * 0x1p-23 * (double)look_distances(m) : 0;
 		double eps = dt == DT_f64 ? 0x1p-52 : dt == DT_f32 ? 0x1p-23 : dt == DT_bf16 ? 0x1p-8 : dt == DT_f16 ? 0x1p-10 : 0x1p-2;
-		if (odd || !(new <= 2 * old + some * eps * most + far))
+		if (odd || !(new <= 2 * old + some * eps * most))
 			return "an attention gives less exact values";
 	}
 	return NULL;

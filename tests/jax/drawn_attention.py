@@ -74,7 +74,7 @@ def drawn(rng):
     args = [(rng.standard_normal(shape(n, heads)) * 2 ** rng.uniform(-1, 1)).astype(np.float32) for n, heads in ((t, h), (s, kv), (s, kv))]
     more = {"": [], "positions": [rng.permutation(n).astype(np.int32) for n in (t, s)], "keep": [rng.random((1, t, s)) < 0.8], "sinks": [rng.standard_normal(h).astype(np.float32)],
             "dropout": [rng.random((h, t, s)) < 0.8], "segments": [np.sort(rng.integers(0, 4, (b, n))).astype(np.int32) for n in (t, s)], "bias": [rng.standard_normal((h, 1, s)).astype(np.float32)],
-            "buckets": [rng.standard_normal((32, h) if both else (h, 32)).astype(np.float32)], "slopes": [np.exp(rng.standard_normal(h)).astype(np.float32)],      # down from the query on: of other ones all but the roundings of y - delta may cancel
+            "buckets": [rng.standard_normal((32, h) if both else (h, 32)).astype(np.float32)], "slopes": [rng.standard_normal(h).astype(np.float32) / 4],
             "places": [rng.standard_normal((n_table, h)).astype(np.float32), rng.integers(-1, n_table + 1, (t, s)).astype(np.int32)],
             "lengths": [rng.integers(np.isinf(fill), s + 1, b).astype(np.int32) * (rng.integers(4, size=b) > 0 if np.isfinite(fill) else 1)]}[extra]
 
@@ -91,7 +91,7 @@ def drawn(rng):
         if extra == "places":
             x = x + m[0].at[m[1]].get(mode="clip").transpose(2, 0, 1)
         if extra == "slopes":
-            x = x + m[0][:, None, None] * (j - i if both and causal_ else -abs(i - j)) / 8
+            x = x + m[0][:, None, None] * (j - i if both else -abs(i - j)) / 8
         keep = (i >= j if causal_ else i >= 0) & (abs(i - j) < window if window and t == s else True)
         if extra == "segments" and t == s:
             keep = keep & (m[0][:, None, :, None] == m[0][:, None, None])
