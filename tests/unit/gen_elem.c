@@ -295,6 +295,14 @@ static int unlike(enum elem k, enum dtype dt, int n, const void *x, const void *
 	return shown;
 }
 
+/* Operands, what came and what should have. */
+static bool all_freed(uint32_t *of[4])
+{
+	for (int i = 0; i < 4; i++)
+		free(of[i]);
+	return true;
+}
+
 /* The larger and the smaller of a constant and all numbers of 16 bits, and as many of f32. */
 static bool constants(void)
 {
@@ -326,11 +334,7 @@ static bool constants(void)
 		wrong += unlike(k, dt, N, x, y, z, want);
 		one_free(&o);
 	}
-	free(x);
-	free(y);
-	free(z);
-	free(want);
-	return !wrong;
+	return all_freed((uint32_t *[]){ x, y, z, want }) && !wrong;
 }
 
 static bool whole;         /* every f32 there is: minutes */
@@ -368,11 +372,7 @@ static bool same_bits(void)
 		wrong += shown;
 		one_free(&o);
 	}
-	free(x);
-	free(y);
-	free(z);
-	free(want);
-	return !wrong;
+	return all_freed((uint32_t *[]){ x, y, z, want }) && !wrong;
 }
 
 static void elems(void **state) { assert_int_equal(each_target(all_elems), 0); }
